@@ -1,0 +1,7 @@
+"""Every benchmark in turn; the exit status says whether all reached their numbers."""
+
+import sys
+
+from benchmarks import claim_lotte, compress_speed, growth, maxsim_speed
+
+sys.exit(max(script.main() for script in (maxsim_speed, compress_speed, growth, claim_lotte)))

@@ -1,0 +1,81 @@
+"""pagefacets: page vectors 10 to 100 times smaller, with their answers kept."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pagefacets.answers.search import rank
+    from pagefacets.data import Facets, Hit, PageVectors
+    from pagefacets.errors import FileFormatError, InputError, MissingExtraError, PagefacetsError, PoolMismatchError
+    from pagefacets.evidence.diagnostics import Diagnostics, PageDiagnostics, diagnose, diagnose_many
+    from pagefacets.facets.compressor import Compressor
+    from pagefacets.facets.magic import Magic
+    from pagefacets.facets.registry import compressor
+    from pagefacets.interaction import PackedPages, maxsim
+    from pagefacets.vectors.files import VectorFile, open_vectors, save_vectors
+    from pagefacets.vectors.pool import CalibrationPool
+
+_HOME = {
+    "CalibrationPool": "vectors.pool",
+    "Compressor": "facets.compressor",
+    "Diagnostics": "evidence.diagnostics",
+    "Facets": "data",
+    "FileFormatError": "errors",
+    "Hit": "data",
+    "InputError": "errors",
+    "Magic": "facets.magic",
+    "MissingExtraError": "errors",
+    "PackedPages": "interaction",
+    "PageDiagnostics": "evidence.diagnostics",
+    "PageVectors": "data",
+    "PagefacetsError": "errors",
+    "PoolMismatchError": "errors",
+    "VectorFile": "vectors.files",
+    "compressor": "facets.registry",
+    "diagnose": "evidence.diagnostics",
+    "diagnose_many": "evidence.diagnostics",
+    "maxsim": "interaction",
+    "open_vectors": "vectors.files",
+    "rank": "answers.search",
+    "save_vectors": "vectors.files",
+}
+
+__all__ = [
+    "CalibrationPool",
+    "Compressor",
+    "Diagnostics",
+    "Facets",
+    "FileFormatError",
+    "Hit",
+    "InputError",
+    "Magic",
+    "MissingExtraError",
+    "PackedPages",
+    "PageDiagnostics",
+    "PageVectors",
+    "PagefacetsError",
+    "PoolMismatchError",
+    "VectorFile",
+    "__version__",
+    "compressor",
+    "diagnose",
+    "diagnose_many",
+    "maxsim",
+    "open_vectors",
+    "rank",
+    "save_vectors",
+]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'pagefacets' has no attribute {name!r}")
+    return getattr(import_module(f"pagefacets.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

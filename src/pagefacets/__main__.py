@@ -1,0 +1,5 @@
+"""python -m pagefacets."""
+
+from pagefacets.cli.main import main
+
+main()

@@ -1,0 +1,53 @@
+"""The command `pagefacets`: its verbs, and what an error or Ctrl-C looks like."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from pagefacets import __version__
+from pagefacets.cli import calibrate, compress, diagnose, info
+from pagefacets.errors import PagefacetsError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="pagefacets",
+    help="Shrink multi-vector page embeddings 10 to 100 times and keep their answers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (calibrate, compress, diagnose, info):
+    app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLE)(verb.command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"pagefacets {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Shrink multi-vector page embeddings 10 to 100 times and keep their answers."""
+
+
+def main() -> None:
+    """Exit status 0 when it worked, 2 for input that cannot be used, 130 after Ctrl-C."""
+    try:
+        app()
+    except PagefacetsError as error:
+        sys.stderr.write(f"pagefacets: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("pagefacets: stopped; nothing half-written was left behind\n")
+        sys.exit(130)

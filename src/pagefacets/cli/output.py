@@ -1,0 +1,36 @@
+"""How every verb prints: a table for people or JSON for programs, both on standard output."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+__all__ = ["human_bytes", "print_json", "print_rows"]
+
+
+def print_json(result: object) -> None:
+    """One JSON document."""
+    sys.stdout.write(json.dumps(result, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
+    """A title and two columns."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    for label, value in rows:
+        table.add_row(label, value)
+    Console(markup=False, highlight=False).print(table)
+
+
+def human_bytes(count: float) -> str:
+    """Decimal units, as storage is sold."""
+    for unit in ("B", "kB", "MB"):
+        if abs(count) < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.2f} GB"

@@ -1,0 +1,30 @@
+"""The exceptions of pagefacets: one small tree, each message one sentence that ends in a remedy."""
+
+from __future__ import annotations
+
+from typing import final
+
+__all__ = ["FileFormatError", "InputError", "MissingExtraError", "PagefacetsError", "PoolMismatchError"]
+
+
+class PagefacetsError(Exception):
+    """Anything pagefacets raises on purpose; the command line turns it into one line and exit status 2."""
+
+
+class InputError(PagefacetsError, ValueError):
+    """An argument or a page that cannot be used as it is."""
+
+
+@final
+class FileFormatError(InputError):
+    """A file that is truncated, damaged, or not of the format its name promises."""
+
+
+@final
+class PoolMismatchError(InputError):
+    """A calibration pool from another embedding space than the pages it is used on."""
+
+
+@final
+class MissingExtraError(PagefacetsError, ImportError):
+    """An optional dependency that is not installed."""

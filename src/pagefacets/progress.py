@@ -1,0 +1,39 @@
+"""A progress bar on standard error with rate and time left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+__all__ = ["track"]
+
+Item = TypeVar("Item")
+
+
+def track(items: Iterable[Item], total: int | None, doing: str, *, unit: str) -> Iterator[Item]:
+    """The items as they come, counted on standard error."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
+        task = bar.add_task(doing, total=total, rate="")
+        for item in items:
+            yield item
+            speed = bar.tasks[0].speed
+            bar.update(task, advance=1, rate="" if speed is None else f"{speed:,.0f} {unit}/s")

@@ -1,0 +1,1 @@
+"""One file format of page vectors per module."""

@@ -1,0 +1,36 @@
+"""Inner products: the fast kernel is the plain product, on every layout it is given."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pagefacets.products import apply, gram, one_thread
+
+
+@given(seed=st.integers(0, 10**6), m=st.integers(1, 40), n=st.integers(1, 40), p=st.integers(1, 200))
+def test_gram_is_the_product_to_float32(seed, m, n, p):
+    generator = torch.Generator().manual_seed(seed)
+    A, B = torch.randn(m, p, generator=generator), torch.randn(n, p, generator=generator)
+    expected = A.double() @ B.double().T
+    for left, right in ((A, B), (A.T.contiguous().T, B), (A, B.T.contiguous().T), (torch.cat([A, A])[::2][:m], B)):
+        exact = left.double() @ right.double().T
+        torch.testing.assert_close(gram(left, right).double(), exact, atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(gram(A[None], B[None])[0].double(), expected, atol=1e-4, rtol=1e-5)
+
+
+def test_apply_is_a_matrix_vector_product():
+    A, x = torch.randn(3, 5, 7), torch.randn(3, 7)
+    torch.testing.assert_close(apply(A, x), torch.einsum("bij,bj->bi", A, x))
+    torch.testing.assert_close(apply(A[0], x[0]), A[0] @ x[0])
+
+
+def test_one_thread_puts_the_count_back_even_after_an_error():
+    torch.set_num_threads(2)
+    try:
+        with one_thread():
+            assert torch.get_num_threads() == 1
+            with one_thread():
+                assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
