@@ -19,7 +19,8 @@ import psutil
 import torch
 
 import pagefacets as pf
-from benchmarks.measure import pages_like, report
+from benchmarks.compress_speed import contenders, on_both_cores
+from benchmarks.measure import interleaved, pages_like, report
 from pagefacets.parallel import available_cores
 
 SEED = 0
@@ -83,6 +84,11 @@ def main() -> int:
             f"{held / 1e9:.2f} GB resident, {(held - empty) / 1e9:.2f} GB above an idle interpreter with PyTorch"
         )
     print(f"  {count // 4:,} pages, {cores} workers: {quarter:.1f} s")
+    torch.set_num_threads(1)
+    K = pf.Magic(ratio=0.05).k(743)
+    bare = interleaved({"fastest products": contenders(K)["fastest products"]}, rounds=10)["fastest products"]
+    print(f"  this machine's ceiling, now: {cores} processes of nothing but products are ", end="")
+    print(f"{bare / on_both_cores('fastest products', K, bare, cores):.2f} times as fast as one")
     return report(
         "growth",
         {

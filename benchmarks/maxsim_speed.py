@@ -42,7 +42,7 @@ def main() -> int:
             "product": lambda: torch.mm(query, rows.T),
             "fastest product": lambda: gram(query, rows),
         },
-        rounds=100,
+        rounds=30,
     )
     for name, value in seconds.items():
         print(f"  {name:22}{1e3 * value:8.2f} ms")

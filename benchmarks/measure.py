@@ -19,16 +19,21 @@ __all__ = ["REALDATA", "interleaved", "pages_like", "report", "where"]
 REALDATA = Path(__file__).parents[2] / "shared" / "data"
 
 
-def interleaved(contenders: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
-    """Median seconds of each contender, taken in turns so that a noisy moment strikes all alike."""
+def interleaved(contenders: Mapping[str, Callable[[], object]], *, rounds: int, turn: float = 0.05) -> dict[str, float]:
+    """Median seconds of one call of each contender.
+
+    They take turns, so that a noisy moment strikes all alike, and each turn is `turn` seconds of calls in a row after
+    one that is not counted, so that nobody pays for the caches another has emptied.
+    """
     times: dict[str, list[float]] = {name: [] for name in contenders}
-    for call in contenders.values():
-        call()
     for _ in range(rounds):
         for name, call in contenders.items():
-            start = time.perf_counter()
             call()
-            times[name].append(time.perf_counter() - start)
+            calls, start = 0, time.perf_counter()
+            while (elapsed := time.perf_counter() - start) < turn or calls == 0:
+                call()
+                calls += 1
+            times[name].append(elapsed / calls)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -1,32 +1,69 @@
 """Worker processes: order, a bounded window, errors, and one thread each."""
 
 import os
+import time
 
+import numpy as np
 import pytest
 import torch
 
 import pagefacets as pf
+from pagefacets import parallel
 from pagefacets.parallel import available_cores, ordered
 
 
 def square(shared, task):
+    time.sleep(0.02)
     if task == shared:
         raise pf.InputError(f"task {task} is refused: take another")
     return task * task, torch.get_num_threads(), os.getpid()
 
 
-def test_results_come_in_order_from_other_processes_on_one_thread_each():
-    results = list(ordered(square, range(50), workers=2, shared=None))
-    assert [value for value, _, _ in results] == [i * i for i in range(50)]
+def test_results_come_in_order_on_one_thread_each():
+    torch.set_num_threads(2)
+    try:
+        results = list(ordered(square, range(400), workers=2, shared=None))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    assert [value for value, _, _ in results] == [i * i for i in range(400)]
     assert {threads for _, threads, _ in results} == {1}
-    assert os.getpid() not in {process for _, _, process in results}
+    here = [process == os.getpid() for _, _, process in results]
+    assert here == sorted(here, reverse=True), "this process only helps until the workers are there"
+    assert len({process for _, _, process in results} - {os.getpid()}) == 2
 
 
 def test_an_error_in_a_worker_reaches_the_caller_as_itself():
-    results = ordered(square, range(50), workers=2, shared=7)
-    with pytest.raises(pf.InputError, match="task 7 is refused"):
-        list(results)
+    for refused in (7, 299):
+        with pytest.raises(pf.InputError, match=f"task {refused} is refused"):
+            list(ordered(square, range(300), workers=2, shared=refused))
 
 
 def test_cores_are_those_this_process_may_use():
     assert 1 <= available_cores() <= (os.cpu_count() or 1)
+
+
+def total(shared, task):
+    numbers, arrays = task
+    arrays[0] = arrays[0].copy() if arrays[0].flags.owndata else arrays[0]
+    arrays[0][0] = -1.0
+    return numbers, [float(array.sum()) for array in arrays], shared
+
+
+def test_large_arrays_arrive_whole_and_writable_and_leave_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(parallel, "_memory_folder", lambda: str(tmp_path))
+    tasks = [
+        (i, [np.full(100_001, i, np.float32), np.arange(3.0), np.full((400, 400), 0.25, np.float16)]) for i in range(9)
+    ]
+    tasks *= 40
+    results = list(ordered(total, iter(tasks), workers=2, shared="s"))
+    assert len(results) == 360
+    for k, (number, sums, shared) in enumerate(results):
+        i = k % 9
+        assert (number, shared) == (i, "s")
+        assert sums == [i * 100_000 - 1.0, 3.0, 40_000.0]
+    assert list(tmp_path.iterdir()) == []
+    early = ordered(total, iter(tasks), workers=2, shared="s")
+    next(early)
+    early.close()
+    assert list(tmp_path.iterdir()) == []

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
+import pickle
+import shutil
 import signal
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
 import loky
 import torch
 
-__all__ = ["available_cores", "ordered"]
+from pagefacets.products import one_thread
+
+__all__ = ["Parcel", "available_cores", "ordered"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -26,6 +33,11 @@ _ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "LOKY_MAX_MEMORY_LEAK_SIZE": "1e15",
 }
+# Arrays of a task beyond this many bytes go through a file in memory: a worker that waits for them in a pipe computes
+# nothing meanwhile.
+_LARGE = 1 << 18
+_ALIGNMENT = 64
+_ROOM = 1 << 29
 
 _shared: Any = None
 
@@ -40,31 +52,97 @@ def ordered(
 ) -> Iterator[Result]:
     """function(shared, task) for every task, in order; `shared` travels once to each worker, tasks as they come.
 
-    Each worker computes on one thread. Leaving the iterator early, or an error, ends the workers.
+    Each worker computes on one thread. The first tasks are done here, while the workers still load their libraries.
+    Leaving the iterator early, or an error, ends the workers.
     """
-    pool = loky.ProcessPoolExecutor(max_workers=workers, initializer=_start, initargs=(shared,), env=_ENVIRONMENT)
-    waiting: deque[Future[Result]] = deque()
-    finished = False
-    try:
-        supply = iter(tasks)
-        for task in itertools.islice(supply, 2 * workers):
-            waiting.append(pool.submit(_call, function, task))
-        while waiting:
-            result = waiting.popleft().result()
-            for task in itertools.islice(supply, 1):
-                waiting.append(pool.submit(_call, function, task))
-            yield result
-        finished = True
-    finally:
-        pool.shutdown(wait=True, kill_workers=not finished)
+    with tempfile.TemporaryDirectory(prefix="pagefacets-", dir=_memory_folder()) as folder:
+        # In a file, because starting a worker waits until it has read its arguments.
+        constant = Path(folder, "shared")
+        constant.write_bytes(pickle.dumps(shared, protocol=5))
+        pool = loky.ProcessPoolExecutor(workers, initializer=_start, initargs=(constant,), env=_ENVIRONMENT)
+        try:
+            supply = iter(tasks)
+            ready = pool.submit(os.getpid)
+            while not ready.done():
+                for task in itertools.islice(supply, 1):
+                    with one_thread():
+                        result = function(shared, task)
+                    yield result
+                    break
+                else:
+                    break
+            yield from _in_workers(pool, function, supply, Path(folder), ahead=2 * workers)
+        finally:
+            pool.shutdown(wait=True, kill_workers=True)
 
 
-def _start(shared: object) -> None:
+def _in_workers(
+    pool: loky.ProcessPoolExecutor,
+    function: Callable[[Any, Task], Result],
+    supply: Iterator[Task],
+    folder: Path,
+    *,
+    ahead: int,
+) -> Iterator[Result]:
+    parcels = (Parcel.of(task, folder / str(i)) for i, task in enumerate(supply))
+    waiting: deque[tuple[Future[Result], Parcel]] = deque()
+    for parcel in itertools.islice(parcels, ahead):
+        waiting.append((pool.submit(_call, function, parcel), parcel))
+    while waiting:
+        future, parcel = waiting.popleft()
+        result = future.result()
+        parcel.discard()
+        for following in itertools.islice(parcels, 1):
+            waiting.append((pool.submit(_call, function, following), following))
+        yield result
+
+
+class Parcel(NamedTuple):
+    """A task on its way: pickled, with its large arrays in a file that the worker maps."""
+
+    pickled: bytes
+    sizes: tuple[int, ...] = ()
+    path: Path | None = None
+
+    @classmethod
+    def of(cls, task: object, path: Path) -> Parcel:
+        buffers: list[pickle.PickleBuffer] = []
+        pickled = pickle.dumps(task, protocol=5, buffer_callback=buffers.append)
+        arrays = [buffer.raw() for buffer in buffers]
+        if sum(array.nbytes for array in arrays) < _LARGE:
+            return cls(pickle.dumps(task, protocol=5))
+        with path.open("wb") as stream:
+            for array in arrays:
+                stream.write(array)
+                stream.write(bytes(-array.nbytes % _ALIGNMENT))
+        return cls(pickled, tuple(array.nbytes for array in arrays), path)
+
+    def open(self) -> Any:
+        if self.path is None:
+            return pickle.loads(self.pickled)  # noqa: S301 - written by this program's own parent process
+        with self.path.open("rb") as stream:
+            mapped = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
+        starts = itertools.accumulate((size + -size % _ALIGNMENT for size in self.sizes), initial=0)
+        arrays = [mapped[start : start + size] for start, size in zip(starts, self.sizes, strict=False)]
+        return pickle.loads(self.pickled, buffers=arrays)  # noqa: S301
+
+    def discard(self) -> None:
+        if self.path is not None:
+            self.path.unlink()
+
+
+def _memory_folder() -> str | None:
+    """Where Linux keeps files in memory, if there is room; else the folder for temporary files."""
+    folder = "/dev/shm"  # noqa: S108 - TemporaryDirectory makes a private folder in it
+    return folder if Path(folder).is_dir() and shutil.disk_usage(folder).free > _ROOM else None
+
+
+def _start(constant: Path) -> None:
     global _shared
-    _shared = shared
+    _shared = pickle.loads(constant.read_bytes())  # noqa: S301
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
 
 
-def _call(function: Callable[[Any, Task], Result], task: Task) -> Result:
-    return function(_shared, task)
+def _call(function: Callable[[Any, Task], Result], parcel: Parcel) -> Result:
+    return function(_shared, parcel.open())

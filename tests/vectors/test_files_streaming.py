@@ -105,3 +105,32 @@ def test_many_pages_open_quickly(tmp_path):
     file = open_vectors(tmp_path / "x.safetensors")
     assert file[19_999].id == "19999"
     assert time.perf_counter() - start < 1
+
+
+@pytest.mark.slow
+def test_a_pass_that_releases_holds_little_of_the_file(tmp_path):
+    """Reading 300 MB leaves them in this process's resident memory, unless what was read is given back."""
+    page = PageVectors(torch.randn(1000, 128))
+    save_vectors(tmp_path / "large.safetensors", (page for _ in range(600)))
+    script = """
+import sys, torch
+from pagefacets.vectors.files import open_vectors
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 1e6
+for releasing in (False, True):
+    with open_vectors(sys.argv[1]) as pages:
+        before, sums = resident(), 0.0
+        for i, page in enumerate(pages):
+            sums += float(page.vectors.sum())
+            if releasing and i % 32 == 31:
+                pages.release()
+        print(resident() - before, sums)
+        del page
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "large.safetensors"], capture_output=True, text=True, check=True
+    )
+    (held, total), (released, same) = (map(float, line.split()) for line in done.stdout.splitlines())
+    assert held > 200
+    assert released < 50
+    assert same == total

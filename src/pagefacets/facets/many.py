@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import NamedTuple
@@ -72,8 +73,10 @@ def _tasks(pages: Iterable[PageVectors | ArrayLike], weights: Iterable[ArrayLike
     own = None if weights is None else iter(weights)
     if isinstance(pages, VectorFile):
         origin = f" of {pages.name}"
+        # A view of its own, as a worker has by pickling: what it reads is given back after every run.
+        view = copy.copy(pages)
         runs: Iterator[Sequence[PageVectors | ArrayLike]] = (
-            pages[start : start + TASK] for start in range(0, len(pages), TASK)
+            view[start : start + TASK] for start in range(0, len(view), TASK)
         )
     else:
         origin = ""
@@ -104,6 +107,8 @@ def _work(shared: tuple[Compressor, CalibrationPool | None], task: Task) -> list
         page = as_page(item)
         weights = None if task.weights is None else task.weights[i]
         facets.append(compressor._one(page, pool, weights, task.label(i, page)))
+    if isinstance(task.pages, VectorFile):
+        task.pages.release()
     return facets
 
 

@@ -29,6 +29,7 @@ from pagefacets.errors import FileFormatError, InputError
 from pagefacets.vectors.formats import arrow, lance, npy, npz, parquet, safetensors, torch_file
 from pagefacets.vectors.formats.aside import replacing
 from pagefacets.vectors.formats.record import DTYPES, Format, Head, Kind, Reader, Record
+from pagefacets.vectors.formats.stored import give_back, noting_maps
 
 __all__ = ["VectorFile", "open_vectors", "save_vectors"]
 
@@ -51,7 +52,8 @@ class _Handle:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.reader: Reader | None = _format_of(path).read(path)
+        with noting_maps() as self.maps:
+            self.reader: Reader | None = _format_of(path).read(path)
 
     def open(self) -> Reader:
         if self.reader is None:
@@ -154,6 +156,14 @@ class VectorFile(_Pages):
     def close(self) -> None:
         """Let go of the file, in this view and all others; pages already read stay usable."""
         self._handle.reader = None
+        self._handle.maps.clear()
+
+    def release(self) -> None:
+        """Give back the memory that reading has mapped so far; a page is read again when it is asked for again.
+
+        For passes over files larger than memory should hold. Pages changed in place lose their changes.
+        """
+        give_back(self._handle.maps)
 
     def __enter__(self) -> VectorFile:
         return self

@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import BinaryIO, final
 
@@ -14,11 +17,31 @@ from torch import Tensor
 
 from pagefacets.errors import FileFormatError
 
-__all__ = ["Stored", "checked_offsets", "map_file", "map_stream"]
+__all__ = ["Stored", "checked_offsets", "give_back", "map_file", "map_stream", "noting_maps"]
 
 # Python names this flag from 3.13 on. Without it Linux refuses to map a file larger than memory plus swap, because
 # each page of a private mapping might be written to.
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+_noted: ContextVar[list[mmap.mmap] | None] = ContextVar("noted", default=None)
+
+
+@contextmanager
+def noting_maps() -> Iterator[list[mmap.mmap]]:
+    """Collect the mappings made inside the block."""
+    maps: list[mmap.mmap] = []
+    token = _noted.set(maps)
+    try:
+        yield maps
+    finally:
+        _noted.reset(token)
+
+
+def give_back(maps: Sequence[mmap.mmap]) -> None:
+    """Let the system take back what was read of these mappings; bytes asked for again are read again."""
+    if hasattr(mmap, "MADV_DONTNEED"):
+        for mapped in maps:
+            mapped.madvise(mmap.MADV_DONTNEED)
 
 
 def map_stream(stream: BinaryIO) -> UInt8[Tensor, " B"]:
@@ -30,6 +53,8 @@ def map_stream(stream: BinaryIO) -> UInt8[Tensor, " B"]:
         )
     else:
         mapped = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY)
+    if (noted := _noted.get()) is not None:
+        noted.append(mapped)
     return torch.frombuffer(mapped, dtype=torch.uint8)
 
 
