@@ -1,8 +1,8 @@
 """Claim: the rebuilt baselines compute what their references compute, in a fraction of the time.
 
-    python benchmarks/baselines_speed.py
+    python -m benchmarks.baselines_speed [PAGES]
 
-One page of 743 x 128 on one core.
+One page of 743 x 128 on one core; at last PAGES of them (1,000) by every method at r = 0.05, on all cores.
 
 - Voronoi pruning with 100,000 samples, against looking up the two best rows of every sample again after each removal.
   That takes minutes, so it is timed on two smaller pages with fewer samples and scaled by its cost law, N² S; the
@@ -17,14 +17,17 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 
 import pagefacets as pf
-from benchmarks.measure import interleaved, pages_like, report
+from benchmarks.measure import interleaved, pages_like, report, resident
 from pagefacets.facets.baselines.removal import removal_order
 from pagefacets.facets.baselines.voronoi import directions
+from pagefacets.facets.registry import METHODS
+from pagefacets.parallel import available_cores
 
 SEED, N, P, SAMPLES = 0, 743, 128, 100_000
 
@@ -99,9 +102,36 @@ def light_colpali() -> Ratios:
     return {"light-colpali faster than SciPy's call": (times["SciPy's call"] / times["light-colpali"], ">=", 2.0)}
 
 
+def every_method(count: int) -> Ratios:
+    """Milliseconds a page on all cores, and how far memory grows, for pages that come as a stream."""
+    pool = pf.CalibrationPool(torch.randn(1000, P, generator=torch.Generator().manual_seed(SEED)))
+    rows = pages_like(16, N, P, seed=SEED)
+    mask = np.arange(N) >= 11
+    grid = (12, 61)
+    importance = np.where(mask, np.random.default_rng(SEED).exponential(size=N), np.nan)
+    pages = [pf.PageVectors(block, grid=grid, image_mask=mask, importance=importance) for block in rows]
+    process = psutil.Process()
+    grown = 0.0
+    print(f"  {count:,} pages of {N} on {available_cores()} cores, r = 0.05")
+    for name in METHODS:
+        method = pf.compressor(name) if name == "identity" else pf.compressor(name, ratio=0.05)
+        before = process.memory_info().rss
+        start = time.perf_counter()
+        stream = (pages[i % len(pages)] for i in range(count))
+        kept = 0
+        for i, facets in enumerate(method.compress_many(stream, pool, workers=available_cores(), progress=True)):
+            kept += facets.k
+            if i % 50 == 0:
+                grown = max(grown, (resident(process) - before) / 1e9)
+        took = time.perf_counter() - start
+        print(f"  {name:18}{1e3 * took / count:8.2f} ms a page {kept / count:8.1f} vectors a page")
+    return {"GB that memory grew by": (grown, "<=", 1.0)}
+
+
 def main() -> int:
     torch.set_num_threads(1)
-    return report("baselines speed", {**voronoi(), **light_colpali()}, seed=SEED)
+    count = int(sys.argv[1]) if len(sys.argv) > 1 and sys.argv[1].isdigit() else 1000
+    return report("baselines speed", {**voronoi(), **light_colpali(), **every_method(count)}, seed=SEED)
 
 
 if __name__ == "__main__":

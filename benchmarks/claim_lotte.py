@@ -29,6 +29,9 @@ METHODS: dict[str, dict[str, object]] = {
     "Ward": {"name": "ward"},
     "Light-ColPali": {"name": "light-colpali"},
     "1D pooling": {"name": "pool1d"},
+    "Voronoi": {"name": "voronoi"},
+    "Voronoi, pool": {"name": "voronoi", "source": "pool"},
+    "random": {"name": "random"},
     "free target": {"name": "magic", "target": "free"},
     "no Lloyd": {"name": "magic", "readout": "transport"},
 }
@@ -64,12 +67,20 @@ def measure(path: Path) -> dict[tuple[str, float], NDArray[np.float64]]:
             full = pf.maxsim(tokens, pf.PackedPages.of(list(pages)))
             gains.setdefault(("full", 1.0), []).append(ndcg(full, evaluation, relevant))
             for label, options in METHODS.items():
-                for ratio in RATIOS:
-                    method = pf.compressor(**options, ratio=ratio)  # type: ignore[arg-type]
-                    facets = list(method.compress_many(pages, pool if method.needs_pool else None))
-                    scores = pf.maxsim(tokens, pf.PackedPages.of(facets))
-                    gains.setdefault((label, ratio), []).append(ndcg(scores, evaluation, relevant))
+                for ratio, packed in compressed(options, pages, pool):
+                    gains.setdefault((label, ratio), []).append(ndcg(pf.maxsim(tokens, packed), evaluation, relevant))
     return {cell: np.concatenate(parts) for cell, parts in gains.items()}
+
+
+def compressed(
+    options: dict[str, object], pages: pf.VectorFile, pool: pf.CalibrationPool
+) -> list[tuple[float, pf.PackedPages]]:
+    """The whole collection at every ratio."""
+    method = pf.compressor(**options, ratio=1.0)  # type: ignore[arg-type]
+    each = [method.compress_ratios(page, RATIOS, pool) for page in pages]
+    return [
+        (ratio, pf.PackedPages.of(list(facets))) for ratio, facets in zip(RATIOS, zip(*each, strict=True), strict=True)
+    ]
 
 
 def interval(values: NDArray[np.float64]) -> tuple[float, float]:

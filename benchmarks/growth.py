@@ -20,7 +20,7 @@ import torch
 
 import pagefacets as pf
 from benchmarks.compress_speed import contenders, on_both_cores
-from benchmarks.measure import interleaved, pages_like, report
+from benchmarks.measure import interleaved, pages_like, report, resident
 from pagefacets.parallel import available_cores
 
 SEED = 0
@@ -30,16 +30,6 @@ def write(path: Path, count: int) -> None:
     """`count` pages, of which 256 differ: time and memory do not depend on what they say."""
     distinct = pages_like(256, seed=SEED)
     pf.save_vectors(path, (pf.PageVectors(distinct[i % 256]) for i in range(count)))
-
-
-def resident(process: psutil.Process) -> int:
-    total = 0
-    for one in [process, *process.children(recursive=True)]:
-        try:
-            total += one.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
-    return total
 
 
 def run(pages: Path, pool: Path, out: Path, workers: int) -> tuple[float, int]:

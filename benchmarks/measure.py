@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 
-__all__ = ["REALDATA", "interleaved", "pages_like", "report", "where"]
+__all__ = ["REALDATA", "interleaved", "pages_like", "report", "resident", "where"]
 
 REALDATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -45,6 +46,17 @@ def pages_like(count: int, n: int = 743, p: int = 128, *, seed: int = 0) -> list
         rows = rng.standard_normal((24, p))[rng.integers(0, 24, n)] + 0.8 * rng.standard_normal((n, p))
         pages.append((rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float16))
     return pages
+
+
+def resident(process: psutil.Process) -> int:
+    """Bytes that a process and those it started hold in memory, mapped parts of files included."""
+    total = 0
+    for one in [process, *process.children(recursive=True)]:
+        try:
+            total += one.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return total
 
 
 def where(seed: int) -> str:

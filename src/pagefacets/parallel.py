@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import cloudpickle
 import loky
 import torch
 
@@ -56,9 +57,10 @@ def ordered(
     Leaving the iterator early, or an error, ends the workers.
     """
     with tempfile.TemporaryDirectory(prefix="pagefacets-", dir=_memory_folder()) as folder:
-        # In a file, because starting a worker waits until it has read its arguments.
+        # In a file, because starting a worker waits until it has read its arguments; by cloudpickle, because a
+        # compressor may be written in the caller's own script.
         constant = Path(folder, "shared")
-        constant.write_bytes(pickle.dumps(shared, protocol=5))
+        constant.write_bytes(cloudpickle.dumps(shared))
         pool = loky.ProcessPoolExecutor(workers, initializer=_start, initargs=(constant,), env=_ENVIRONMENT)
         try:
             supply = iter(tasks)

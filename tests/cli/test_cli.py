@@ -72,6 +72,15 @@ def test_options_of_the_method(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("options", "kept"), [(("--method", "identity"), 306), (("--method", "pool1d", "--set", "factor=10"), 36)]
+)
+def test_a_method_whose_budget_is_no_ratio(corpus, tmp_path, options, kept):
+    done = run("compress", corpus / "pages.safetensors", *options, "-o", tmp_path / "out.npz", "-q", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["vectors_after"] == kept
+
+
+@pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
         (["compress", "missing.npz", "-o", "x.npz"], "missing.npz does not exist"),

@@ -44,12 +44,18 @@ def command(
     """Compress every page of VECTORS to a few facets."""
     if ratio is not None and keep is not None:
         raise InputError("pass --ratio or --keep, not both")
-    from pagefacets.facets.registry import compressor
+    from pagefacets.facets.registry import compressor, takes_ratio
     from pagefacets.vectors.files import open_vectors, save_vectors
     from pagefacets.vectors.pool import CalibrationPool
 
-    budget = {"budget": keep} if keep is not None else {"ratio": 0.05 if ratio is None else ratio}
-    chosen = compressor(method, **budget, **parse_options(option or []))
+    options = parse_options(option or [])
+    if keep is not None:
+        options["budget"] = keep
+    elif ratio is not None:
+        options["ratio"] = ratio
+    elif takes_ratio(method, options):
+        options["ratio"] = 0.05
+    chosen = compressor(method, **options)
     tokens = None if pool is None else CalibrationPool.load(pool, expect=expect)
     with open_vectors(vectors) as pages:
         if pages.kind == "facets":

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import cast
 
 from pagefacets.errors import InputError
 from pagefacets.facets.compressor import Compressor
 
-__all__ = ["METHODS", "compressor"]
+__all__ = ["METHODS", "compressor", "takes_ratio"]
 
 METHODS = {
     "colchunk": "pagefacets.facets.baselines.colchunk:ColChunk",
@@ -37,3 +38,12 @@ def compressor(name: str, **options: object) -> Compressor:
         if option not in known:
             raise InputError(f"{name} has no option {option!r}: it knows {', '.join(known)}")
     return cast("Compressor", kind(**options))
+
+
+def takes_ratio(name: str, options: Mapping[str, object]) -> bool:
+    """Whether the options still lack a budget: some methods have none, others are given theirs by another option."""
+    try:
+        compressor(name, **options)
+    except InputError:
+        return True
+    return False

@@ -179,6 +179,7 @@ def test_a_scattered_page_keeps_more_than_a_uniform_one(draw):
     assert scattered.k > uniform.k
 
 
+@pytest.mark.filterwarnings("ignore:dropped row 3 of page 4:UserWarning")
 def test_the_global_rule_over_files_bad_rows_and_processes(draw, tmp_path):
     rows = draw(30, 16)
     rows[3] = 0

@@ -153,5 +153,14 @@ def test_rows_that_cancel_out_leave_the_first(draw):
 def test_options_that_cannot_work_are_refused():
     with pytest.raises(pf.InputError, match="protected must be a whole number, at least 0, got -1"):
         pf.compressor("ward", ratio=0.1, protected=-1)
-    with pytest.raises(pf.InputError, match="light-colpali has no option 'variant'"):
-        pf.compressor("light-colpali", ratio=0.1, variant="condensed")
+
+
+def test_the_other_forms_of_light_colpali_have_names(draw):
+    """PyLate's and the textbook's form under the same name, with the same count, and one protected row as PyLate's."""
+    D = draw(97)
+    for variant in ("condensed", "euclidean"):
+        light = pf.compressor("light-colpali", ratio=0.1, variant=variant, protected=1).compress(D)
+        ward = pf.compressor("ward", budget=9, variant=variant, protected=1).compress(D)
+        assert light.k == 9
+        assert torch.equal(light.vectors, ward.vectors)
+        assert light.members(0).tolist() == [0]

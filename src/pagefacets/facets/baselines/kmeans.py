@@ -12,6 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from pagefacets.data import PageVectors
+from pagefacets.errors import InputError
 from pagefacets.facets.compressor import Compressor, Reduction, one_of, whole_number
 from pagefacets.facets.readout import lloyd_readout
 from pagefacets.farthest import SAME, farthest_first, medoid
@@ -19,13 +20,13 @@ from pagefacets.products import gram
 
 __all__ = ["Init", "KMeans", "lloyd", "starting_rows"]
 
-Init: TypeAlias = Literal["kmeans++", "fps", "random"]
+Init: TypeAlias = Literal["fps", "kmeans++", "random"]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class KMeans(Compressor):
-    """Spherical k-means, started at `init`: rows drawn by their distance ("kmeans++"), farthest-first, or at random.
+    """Spherical k-means, started at `init`: farthest-first, rows drawn by their distance ("kmeans++"), or at random.
 
     A cluster left empty takes the row least similar to its own centroid, so the summed similarity never decreases.
     """
@@ -33,7 +34,7 @@ class KMeans(Compressor):
     name: ClassVar[str] = "kmeans"
 
     iterations: int = 10
-    init: Init = "kmeans++"
+    init: Init = "fps"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -41,6 +42,8 @@ class KMeans(Compressor):
         whole_number("iterations", self.iterations, 1)
         one_of("init", self.init, Init)
         whole_number("seed", self.seed, 0)
+        if self.init == "fps" and self.seed != KMeans.seed:
+            raise InputError('seed belongs to init="kmeans++" or "random": farthest-first draws nothing')
 
     def _reduce(
         self, D: Float[Tensor, "N p"], w: Float[Tensor, " N"], K: int, pages: Sequence[PageVectors]

@@ -30,7 +30,7 @@ from pagefacets.facets.compressor import Compressor, Reduction, Rounding, one_of
 from pagefacets.facets.readout import cluster_means
 from pagefacets.products import gram
 
-__all__ = ["LightColPali", "Variant", "Ward", "merge", "ward_labels", "ward_linkage"]
+__all__ = ["LightColPali", "Variant", "Ward", "WardMerge", "merge", "ward_labels", "ward_linkage"]
 
 Variant: TypeAlias = Literal["euclidean", "colpali", "condensed"]
 
@@ -74,18 +74,15 @@ def merge(
     return made
 
 
-@final
 @dataclass(frozen=True, kw_only=True)
-class Ward(Compressor):
+class WardMerge(Compressor):
     """The mean of each cluster of Ward's method; one dendrogram serves every ratio.
 
     The `protected` first rows are kept as they are and count towards the budget, which always leaves one vector for
     the others. `normalize=False` stores plain means, which score lower the more a cluster is spread.
     """
 
-    name: ClassVar[str] = "ward"
-
-    variant: Variant = "euclidean"
+    variant: Variant
     protected: int = 0
     normalize: bool = True
 
@@ -107,19 +104,20 @@ class Ward(Compressor):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class LightColPali(Compressor):
-    """Light-ColPali without its training, as colpali-engine pools: Ward's "colpali" form, max(1, ⌊rN⌋) unit means."""
+class Ward(WardMerge):
+    """Ward's method on the unit rows, as textbooks have it; other forms by `variant`."""
+
+    name: ClassVar[str] = "ward"
+
+    variant: Variant = "euclidean"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LightColPali(WardMerge):
+    """Light-ColPali without its training, as colpali-engine pools: its form of Ward, max(1, ⌊rN⌋) unit means."""
 
     name: ClassVar[str] = "light-colpali"
 
+    variant: Variant = "colpali"
     rounding: Rounding = "floor"
-
-    def _reduce(
-        self, D: Float[Tensor, "N p"], w: Float[Tensor, " N"], K: int, pages: Sequence[PageVectors]
-    ) -> Reduction:
-        return self._reduce_each(D, w, [K], pages[0])[0]
-
-    def _reduce_each(
-        self, D: Float[Tensor, "N p"], w: Float[Tensor, " N"], budgets: Sequence[int], page: PageVectors
-    ) -> list[Reduction]:
-        return merge(D, budgets, "colpali", 0, normalize=True)

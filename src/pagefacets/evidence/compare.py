@@ -1,0 +1,476 @@
+"""Which compressor keeps what queries ask of these pages? Every method at every ratio, side by side."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import itertools
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal, NamedTuple, TypeAlias, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from pagefacets.data import ArrayLike, Facets, PageVectors, as_page, unit_rows
+from pagefacets.errors import InputError
+from pagefacets.evidence.misalignment import (
+    Degradation,
+    Queries,
+    Tokens,
+    checked_units,
+    entropy_count,
+    matched,
+    mean_change,
+    mean_loss,
+    selections,
+    squared_distances,
+)
+from pagefacets.facets.compressor import Compressor, whole_number
+from pagefacets.facets.registry import METHODS, compressor
+from pagefacets.farthest import SAME
+from pagefacets.parallel import available_cores, ordered
+from pagefacets.products import one_thread
+from pagefacets.progress import track
+from pagefacets.vectors.files import VectorFile
+from pagefacets.vectors.pool import CalibrationPool
+
+__all__ = ["HEADINGS", "RATIOS", "REFERENCE", "Cell", "Comparison", "Row", "compare"]
+
+RATIOS = (0.5, 0.25, 0.1, 0.05, 0.025, 0.01)
+# The method without a budget, which has one cell: every vector kept.
+REFERENCE = "identity"
+# Pages on which each method is timed at each ratio alone.
+TIMED = 5
+# Pages that are compared with the pool's embedding space before the work begins.
+SAMPLE = 8
+# Below this many pages a second process has barely started when the first is done.
+WORTH_WORKERS = 8
+# Queries that hold this share of the pool's tokens are those the pool was made of.
+MOST = 0.5
+
+Pages: TypeAlias = Sequence[PageVectors | ArrayLike]
+
+
+@final
+@dataclass(frozen=True)
+class Cell:
+    """One method at one ratio, in means over the pages.
+
+    `vectors` and `nbytes` are what a page really keeps, `ms` the time of one core for a page at this ratio alone,
+    `degradation` what a query token loses.
+    """
+
+    method: str
+    ratio: float
+    vectors: float
+    nbytes: float
+    ms: float
+    covering_error: float
+    effective_facets: float
+    degradation: Degradation
+
+    def to_dict(self) -> dict[str, object]:
+        return {
+            "method": self.method,
+            "ratio": self.ratio,
+            "vectors_per_page": self.vectors,
+            "bytes_per_page": self.nbytes,
+            "ms_per_page": self.ms,
+            "covering_error": self.covering_error,
+            "effective_facets": self.effective_facets,
+            "degradation": asdict(self.degradation),
+        }
+
+
+class Row(NamedTuple):
+    """A cell as text under HEADINGS, and the places in it that no other method betters at this ratio."""
+
+    ratio: float
+    texts: tuple[str, ...]
+    best: frozenset[int]
+
+
+class _Column(NamedTuple):
+    """How a number of a cell is written, and what it is ranked by: less is better."""
+
+    text: Callable[[Cell], str]
+    rank: Callable[[Cell], float]
+
+
+_COLUMNS = {
+    "vectors": _Column(lambda cell: f"{cell.vectors:,.1f}", lambda cell: cell.vectors),
+    "bytes": _Column(lambda cell: f"{cell.nbytes:,.0f}", lambda cell: cell.nbytes),
+    "ms": _Column(lambda cell: f"{cell.ms:,.1f}", lambda cell: cell.ms),
+    "C_err": _Column(lambda cell: f"{cell.covering_error:.4f}", lambda cell: cell.covering_error),
+    "K_eff": _Column(lambda cell: f"{cell.effective_facets:.1f}", lambda cell: -cell.effective_facets),
+    "loss": _Column(lambda cell: f"{cell.degradation.positive:.4f}", lambda cell: cell.degradation.positive),
+    "change": _Column(lambda cell: f"{-cell.degradation.signed:+.4f}", lambda cell: abs(cell.degradation.signed)),
+}
+HEADINGS = ("method", *_COLUMNS)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What each method makes of the same pages at each ratio.
+
+    `cells` run from the largest ratio to the smallest. `unable` says of every method that could not run why; what it
+    made of other pages is left out. `judged_by` tells whose tokens the demand and the scores are; `held_in_pool` is the
+    share of the pool's tokens that are among those of the queries.
+    """
+
+    cells: tuple[Cell, ...]
+    unable: Mapping[str, str]
+    pages: int
+    vectors: float
+    nbytes: float
+    judged_by: Literal["queries", "pool"]
+    queries: int | None
+    tokens: int
+    held_in_pool: float | None
+    pool_readers: tuple[str, ...]
+    timed_pages: int
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What to know before believing the numbers."""
+        readers = " and ".join(self.pool_readers)
+        if self.judged_by == "pool":
+            seen = f", which {readers} has seen" if readers else ""
+            return (
+                f"no queries were given: demand and scores are those of the pool's {self.tokens:,} tokens{seen}; "
+                f"pass queries that the pool was not made of to judge every method fairly",
+            )
+        if readers and self.held_in_pool is not None and self.held_in_pool >= MOST:
+            return (
+                f"{self.held_in_pool:.0%} of the pool's tokens are among these queries, and {readers} has seen them: "
+                f"pass queries that the pool was not made of to judge every method fairly",
+            )
+        return ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Every number as JSON takes it."""
+        return {
+            "pages": self.pages,
+            "vectors_per_page": self.vectors,
+            "bytes_per_page": self.nbytes,
+            "judged_by": self.judged_by,
+            "queries": self.queries,
+            "tokens": self.tokens,
+            "held_in_pool": self.held_in_pool,
+            "timed_pages": self.timed_pages,
+            "notes": list(self.notes),
+            "cells": [cell.to_dict() for cell in self.cells],
+            "unable": dict(self.unable),
+        }
+
+    def table(self) -> list[Row]:
+        """One row per cell. A column in which all methods of a ratio agree has no best."""
+        rows = []
+        for ratio, group in itertools.groupby(self.cells, key=lambda cell: cell.ratio):
+            cells = list(group)
+            best: list[set[int]] = [set() for _ in cells]
+            for place, column in enumerate(_COLUMNS.values(), start=1):
+                texts = [column.text(cell) for cell in cells]
+                leader = texts[min(range(len(cells)), key=lambda i: column.rank(cells[i]))]
+                if len(set(texts)) > 1:
+                    for i, text in enumerate(texts):
+                        if text == leader:
+                            best[i].add(place)
+            for cell, places in zip(cells, best, strict=True):
+                texts = [cell.method, *(column.text(cell) for column in _COLUMNS.values())]
+                rows.append(Row(ratio, tuple(texts), frozenset(places)))
+        return rows
+
+
+def compare(
+    pages: Pages,
+    pool: CalibrationPool | None = None,
+    queries: Queries | None = None,
+    *,
+    methods: Sequence[str] | str = "all",
+    ratios: Sequence[float] = RATIOS,
+    sample: int | None = None,
+    seed: int = 0,
+    workers: int | None = None,
+    progress: bool = False,
+) -> Comparison:
+    """Compress the same pages by every method at every ratio, and measure each result under the demand of `queries`.
+
+    `methods` are names, "all" of them or "magic,kmeans" in one string; `sample` takes that many pages, drawn with
+    `seed`. Without queries the pool's tokens stand in for them, which flatters a method that has seen the pool: the
+    result's `notes` say so. A method that cannot use some page is named in `unable` and leaves the others running.
+
+    Ratios share work where a method allows it. Times are therefore taken apart: each method runs at each ratio alone,
+    after a run that is not counted, on five pages spread over the whole (all of fewer), one thread each.
+
+    Pages go to `workers` processes (by default one per core) a few at a time, and a file is never held whole.
+    """
+    if not isinstance(pages, Sequence):
+        raise InputError(f"pages must be a list or a file of pages, got a {type(pages).__name__}: make a list of them")
+    if isinstance(pages, VectorFile) and pages.kind == "facets":
+        raise InputError(f"{pages.name} already holds facets: compare on the page vectors they were made from")
+    if not len(pages):
+        raise InputError("there are no pages to compare on: pass at least one")
+    if workers is not None:
+        whole_number("workers", workers, 1)
+    budgets = tuple(sorted(set(ratios), reverse=True))
+    if not budgets:
+        raise InputError(f"ratios are empty: pass some, such as {RATIOS}")
+    chosen = {name: _compressor(name, budgets) for name in _names(methods)}
+    tokens = _tokens(queries, pool)
+    numbers = _numbers(len(pages), sample, seed)
+    origin = f" of {pages.name}" if isinstance(pages, VectorFile) else ""
+    readers = tuple(name for name, method in chosen.items() if method.needs_pool)
+    if pool is not None and (readers or queries is None):
+        _check_pool(pool, tokens, pages, numbers[:SAMPLE], origin)
+    sums = _Sums(chosen)
+    work = _Work(chosen, budgets, pool if readers else None, tokens.Q.cpu())
+    tasks = _tasks(pages, numbers, origin, sums)
+    if workers is None:
+        workers = available_cores() if len(numbers) >= WORTH_WORKERS else 1
+    outcomes = (
+        (_work(work, task) for task in tasks)
+        if workers == 1
+        else ordered(_work, tasks, workers=workers, shared=work)
+    )
+    for outcome in track(outcomes, len(numbers), "comparing", unit="pages") if progress else outcomes:
+        sums.add(outcome)
+    seen = tuple(name for name in readers if name not in sums.unable)
+    return Comparison(
+        cells=sums.cells(budgets),
+        unable=sums.unable,
+        pages=sums.pages,
+        vectors=sums.rows / sums.pages,
+        nbytes=sums.nbytes / sums.pages,
+        judged_by="pool" if queries is None else "queries",
+        queries=None if tokens.queries is None else len(tokens.queries),
+        tokens=len(tokens.Q),
+        held_in_pool=_held(pool, tokens) if seen and queries is not None else None,
+        pool_readers=seen,
+        timed_pages=sums.timed,
+    )
+
+
+class _Work(NamedTuple):
+    """What every page is put through; it travels to each worker once."""
+
+    methods: Mapping[str, Compressor]
+    ratios: tuple[float, ...]
+    pool: CalibrationPool | None
+    Q: Float[Tensor, "L p"]
+
+
+class _Task(NamedTuple):
+    """A page, or a view of a file that holds this page alone, and the methods that still run."""
+
+    page: PageVectors | ArrayLike
+    number: int
+    origin: str
+    names: tuple[str, ...]
+    timed: bool
+
+    def label(self, page: PageVectors) -> str:
+        """How an error names the page."""
+        named = "" if page.id is None else f" ({page.id!r})"
+        return f"page {self.number}{named}{self.origin}"
+
+
+class _Asked(NamedTuple):
+    """What queries ask of a page as it was: computed once, however many facets are held against it."""
+
+    D: Float[Tensor, "N p"]
+    h_D: Float[Tensor, " L"]
+    w: Float[Tensor, " N"]
+
+
+class _Outcome(NamedTuple):
+    """A page's numbers: one row per ratio for each method, seconds where it was timed, or why it cannot."""
+
+    rows: int
+    nbytes: int
+    timed: bool
+    found: dict[str, NDArray[np.float64]]
+    seconds: dict[str, NDArray[np.float64]]
+    unable: dict[str, str]
+
+
+def _work(work: _Work, task: _Task) -> _Outcome:
+    given = task.page[0] if isinstance(task.page, VectorFile) else as_page(task.page)
+    label = task.label(given)
+    named = given if given.id is not None else dataclasses.replace(given, id=str(task.number))
+    page = named.to("cpu")
+    outcome = _Outcome(page.n, page.nbytes, task.timed, {}, {}, {})
+    with torch.no_grad(), one_thread():
+        asked = _ask(page, work.Q, label)
+        for name in task.names:
+            method = work.methods[name]
+            try:
+                outcome.found[name] = np.array(
+                    [_numbers_of(facets, asked, work.Q, name, label) for facets in _compressed(method, page, work)]
+                )
+                if task.timed:
+                    outcome.seconds[name] = np.array([_seconds(alone, page, work) for alone in _each(method, work)])
+            except InputError as error:
+                outcome.unable[name] = str(error)
+    if isinstance(task.page, VectorFile):
+        task.page.release()
+    return outcome
+
+
+def _ask(page: PageVectors, Q: Float[Tensor, "L p"], label: str) -> _Asked:
+    if page.dim != Q.shape[1]:
+        raise InputError(
+            f"{label} has dimension {page.dim} but the query tokens have {Q.shape[1]}: use the vectors of one model"
+        )
+    D = checked_units(page.vectors, label)
+    best = matched(Q, D)
+    return _Asked(D, best.score, selections(best.row, len(D)) / len(Q))
+
+
+def _compressed(method: Compressor, page: PageVectors, work: _Work) -> list[Facets]:
+    if method.name == REFERENCE:
+        return [method.compress(page)]
+    return method.compress_ratios(page, work.ratios, work.pool)
+
+
+def _each(method: Compressor, work: _Work) -> list[Compressor]:
+    """The method at every ratio alone."""
+    return [method] if method.name == REFERENCE else [dataclasses.replace(method, ratio=r) for r in work.ratios]
+
+
+def _seconds(method: Compressor, page: PageVectors, work: _Work) -> float:
+    start = time.thread_time()
+    method.compress(page, work.pool)
+    return time.thread_time() - start
+
+
+def _numbers_of(facets: Facets, asked: _Asked, Q: Float[Tensor, "L p"], name: str, label: str) -> tuple[float, ...]:
+    D, h_D, w = asked
+    F = checked_units(facets.vectors, f"{name}'s facets of {label}")
+    nearest = matched(D, F).row
+    change = mean_change(h_D, matched(Q, F).score + (facets.offset or 0.0))
+    return (
+        facets.k,
+        facets.nbytes,
+        mean_loss(squared_distances(D, F, nearest), w),
+        entropy_count(nearest, facets.k, w),
+        change.positive,
+        change.signed,
+        change.absolute,
+    )
+
+
+@final
+class _Sums:
+    """Totals over the pages seen so far, for the methods that could run on all of them."""
+
+    def __init__(self, methods: Mapping[str, Compressor]) -> None:
+        self.methods = methods
+        self.unable: dict[str, str] = {}
+        self.pages = self.rows = self.nbytes = self.timed = 0
+        self._found: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(()))
+        self._seconds: defaultdict[str, NDArray[np.float64]] = defaultdict(lambda: np.zeros(()))
+
+    def running(self) -> tuple[str, ...]:
+        return tuple(name for name in self.methods if name not in self.unable)
+
+    def add(self, outcome: _Outcome) -> None:
+        self.pages += 1
+        self.rows += outcome.rows
+        self.nbytes += outcome.nbytes
+        self.timed += outcome.timed
+        for name, why in outcome.unable.items():
+            self.unable.setdefault(name, why)
+        if not self.running():
+            raise InputError(f"no method can run on these pages: {next(iter(self.unable.values()))}")
+        for name, numbers in outcome.found.items():
+            self._found[name] = self._found[name] + numbers
+        for name, seconds in outcome.seconds.items():
+            self._seconds[name] = self._seconds[name] + seconds
+
+    def cells(self, ratios: Sequence[float]) -> tuple[Cell, ...]:
+        made = []
+        for name in self.running():
+            asked = (1.0,) if name == REFERENCE else ratios
+            for ratio, sums, seconds in zip(asked, self._found[name], self._seconds[name], strict=True):
+                k, nbytes, error, active, *change = (sums / self.pages).tolist()
+                ms = 1e3 * float(seconds) / self.timed
+                made.append(Cell(name, ratio, k, nbytes, ms, error, active, Degradation(*change)))
+        return tuple(sorted(made, key=lambda cell: -cell.ratio))
+
+
+def _tasks(pages: Pages, numbers: Sequence[int], origin: str, sums: _Sums) -> Iterator[_Task]:
+    # A view of its own, as a worker has by pickling: what it reads is given back after every page.
+    view = copy.copy(pages) if isinstance(pages, VectorFile) else None
+    count = min(TIMED, len(numbers))
+    timed = {numbers[(2 * i + 1) * len(numbers) // (2 * count)] for i in range(count)}
+    for number in numbers:
+        page: PageVectors | ArrayLike = pages[number] if view is None else view[number : number + 1]
+        yield _Task(page, number, origin, sums.running(), number in timed)
+
+
+def _names(methods: Sequence[str] | str) -> list[str]:
+    """The methods' names, each once; the order of the registry for all of them, else the caller's."""
+    if methods == "all":
+        return list(METHODS)
+    listed = methods.split(",") if isinstance(methods, str) else methods
+    names = list(dict.fromkeys(name.strip() for name in listed))
+    if not names:
+        raise InputError(f"methods are empty: pass 'all' or some of {', '.join(METHODS)}")
+    return names
+
+
+def _compressor(name: str, ratios: Sequence[float]) -> Compressor:
+    if name == REFERENCE:
+        return compressor(name)
+    return [compressor(name, ratio=ratio) for ratio in ratios][0]
+
+
+def _tokens(queries: Queries | None, pool: CalibrationPool | None) -> Tokens:
+    if queries is not None:
+        return Tokens.of(queries)
+    if pool is None:
+        raise InputError("there is nothing to judge by: pass queries, or a calibration pool whose tokens stand in")
+    return Tokens.of(pool.tokens)
+
+
+def _numbers(count: int, sample: int | None, seed: int) -> list[int]:
+    if sample is None:
+        return list(range(count))
+    whole_number("sample", sample, 1)
+    whole_number("seed", seed, 0)
+    return sorted(np.random.default_rng(seed).permutation(count)[:sample].tolist())
+
+
+def _check_pool(pool: CalibrationPool, tokens: Tokens, pages: Pages, numbers: Sequence[int], origin: str) -> None:
+    """Refuse a pool that belongs to neither these queries nor these pages."""
+    if pool.dim != tokens.Q.shape[1]:
+        raise InputError(
+            f"the calibration pool has dimension {pool.dim} but the queries have {tokens.Q.shape[1]}: use the vectors "
+            f"of one model"
+        )
+    blocks = []
+    for number in numbers:
+        page = as_page(pages[number])
+        if page.dim != pool.dim:
+            raise InputError(
+                f"page {number}{origin} has dimension {page.dim} but the calibration pool has {pool.dim}: build a pool "
+                f"with the model that made the pages"
+            )
+        blocks.append(page.vectors.cpu().float())
+    rows, good = unit_rows(torch.cat(blocks))
+    pool.refuse_foreign(rows[good], origin.removeprefix(" of ") or "these pages")
+
+
+def _held(pool: CalibrationPool | None, tokens: Tokens) -> float | None:
+    """The share of the pool's tokens that are also tokens of the queries, up to rounding."""
+    if pool is None:
+        return None
+    return float((matched(pool.tokens.cpu(), tokens.Q.cpu()).score > SAME).float().mean())
