@@ -103,3 +103,22 @@ def test_same_scores_on_cuda():
 def test_nan_is_not_hidden():
     pages = [torch.tensor([[1.0, 0.0], [float("nan"), 0.0]]), torch.eye(2), torch.eye(2)[:1]]
     assert torch.isnan(pf.maxsim([[1.0, 0.0]], pages)).tolist() == [True, False, False]
+
+
+def test_a_file_of_facets_keeps_its_offsets(tmp_path):
+    facets = [pf.Facets(torch.eye(4)[:2], torch.zeros(5, dtype=torch.long), offset=float(i)) for i in range(3)]
+    pf.save_vectors(tmp_path / "facets.safetensors", facets)
+    query = torch.rand(6, 4)
+    with pf.open_vectors(tmp_path / "facets.safetensors") as stored:
+        torch.testing.assert_close(pf.maxsim(query, stored), pf.maxsim(query, facets))
+        assert [hit.page for hit in pf.rank(query, stored)] == [hit.page for hit in pf.rank(query, facets)]
+
+
+def test_pages_of_a_query_file_are_queries(tmp_path):
+    queries = [pf.PageVectors(torch.randn(n, 8)) for n in (3, 5)]
+    pf.save_vectors(tmp_path / "queries.npz", queries)
+    pages = [torch.randn(n, 8) for n in (4, 9, 2)]
+    with pf.open_vectors(tmp_path / "queries.npz") as stored:
+        both = pf.maxsim(stored, pages)
+        torch.testing.assert_close(both[1], pf.maxsim(stored[1], pages))
+        torch.testing.assert_close(both[0], pf.maxsim(queries[0].vectors, pages))

@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pagefacets.answers.search import rank
-    from pagefacets.data import Facets, Hit, PageVectors
-    from pagefacets.errors import FileFormatError, InputError, MissingExtraError, PagefacetsError, PoolMismatchError
+    from pagefacets.data import Facets, Hit, Page, PageVectors, Words
+    from pagefacets.errors import (
+        FileFormatError,
+        InputError,
+        MissingExtraError,
+        PageError,
+        PagefacetsError,
+        PoolMismatchError,
+    )
+    from pagefacets.evidence.compare import compare
+    from pagefacets.evidence.comparison import Comparison
     from pagefacets.evidence.diagnostics import Diagnostics, PageDiagnostics, diagnose, diagnose_many
     from pagefacets.facets.compressor import Compressor
     from pagefacets.facets.magic import Magic
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "CalibrationPool": "vectors.pool",
+    "Comparison": "evidence.comparison",
     "Compressor": "facets.compressor",
     "Diagnostics": "evidence.diagnostics",
     "Facets": "data",
@@ -29,10 +39,14 @@ _HOME = {
     "MissingExtraError": "errors",
     "PackedPages": "interaction",
     "PageDiagnostics": "evidence.diagnostics",
+    "Page": "data",
+    "PageError": "errors",
     "PageVectors": "data",
     "PagefacetsError": "errors",
     "PoolMismatchError": "errors",
     "VectorFile": "vectors.files",
+    "Words": "data",
+    "compare": "evidence.compare",
     "compressor": "facets.registry",
     "diagnose": "evidence.diagnostics",
     "diagnose_many": "evidence.diagnostics",
@@ -44,6 +58,7 @@ _HOME = {
 
 __all__ = [
     "CalibrationPool",
+    "Comparison",
     "Compressor",
     "Diagnostics",
     "Facets",
@@ -53,12 +68,16 @@ __all__ = [
     "Magic",
     "MissingExtraError",
     "PackedPages",
+    "Page",
     "PageDiagnostics",
+    "PageError",
     "PageVectors",
     "PagefacetsError",
     "PoolMismatchError",
     "VectorFile",
+    "Words",
     "__version__",
+    "compare",
     "compressor",
     "diagnose",
     "diagnose_many",

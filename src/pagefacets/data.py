@@ -1,10 +1,10 @@
-"""The nouns every room shares: page vectors, facets, hits."""
+"""The nouns every room shares: pages and their words, page vectors, facets, hits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
 
 import numpy as np
 import torch
@@ -15,18 +15,38 @@ from pagefacets.errors import InputError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from PIL.Image import Image
 
-__all__ = ["ArrayLike", "Facets", "Hit", "PageVectors", "as_matrix", "as_page", "as_tensor", "unit_rows"]
+__all__ = [
+    "ArrayLike",
+    "Facets",
+    "Hit",
+    "Page",
+    "PageContent",
+    "PageVectors",
+    "Words",
+    "as_matrix",
+    "as_page",
+    "as_tensor",
+    "unit_rows",
+]
 
 ArrayLike: TypeAlias = "Tensor | NDArray[Any] | Sequence[Any]"
 
 
 def as_tensor(values: object, what: str) -> Tensor:
-    """A tensor over the caller's memory where that is possible; read-only arrays are copied."""
+    """A tensor over the caller's memory where that is possible; read-only arrays are copied, lists are float32."""
+    if isinstance(values, PageVectors):
+        return values.vectors
     if isinstance(values, Tensor):
         return values.detach()
-    array = np.asarray(values)
-    if array.dtype == object or array.dtype.kind not in "fiub":
+    try:
+        array = np.asarray(values)
+    except ValueError as error:
+        raise InputError(f"{what} must be rows of equal length: {error}") from error
+    if not hasattr(values, "dtype") and array.dtype == np.float64:
+        array = array.astype(np.float32)
+    if array.dtype.kind not in "fiub" or array.dtype.itemsize > 8:
         raise InputError(f"{what} must be numbers in a rectangular array, got dtype {array.dtype}")
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
@@ -86,6 +106,71 @@ def _reduced(thing: PageVectors | Facets) -> tuple[Any, ...]:
             value = value.numpy()
         values[field.name] = value
     return _rebuilt, (type(thing), values, tuple(bfloat16))
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Words:
+    """The words of a page in reading order; `boxes` are (left, top, right, bottom) in [0, 1], where they are known."""
+
+    texts: tuple[str, ...]
+    boxes: Float[np.ndarray, "W 4"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.boxes is not None and self.boxes.shape != (len(self.texts), 4):
+            raise InputError(f"boxes must have shape ({len(self.texts)}, 4), one per word, got {self.boxes.shape}")
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __repr__(self) -> str:
+        return f"Words({len(self)} words, boxes={self.boxes is not None})"
+
+    @property
+    def text(self) -> str:
+        """The words with a space between them."""
+        return " ".join(self.texts)
+
+
+class PageContent(Protocol):
+    """How the content of one page is read, when it is asked for; it pickles as a path or an address."""
+
+    def image(self, longest: int | None) -> Image:
+        """The page as displayed, in RGB; its longer side has at most `longest` pixels where that is given."""
+        ...
+
+    def words(self) -> Words | None:
+        """The words that the document itself holds, or None where it holds none (a scan)."""
+        ...
+
+
+@final
+@dataclass(frozen=True, eq=False, repr=False)
+class Page:
+    """One page of a document: which it is, and how to read it.
+
+    `id` is stable: the same page of the same document has the same id in every run. `source` names the document,
+    `number` counts its pages from 0, `size` is (width, height) as displayed, in points or pixels, where known. `digest`
+    is a hash of what the page was read from: a page with another digest has to be encoded again.
+    """
+
+    id: str
+    source: str
+    number: int
+    size: tuple[float, float] | None
+    digest: str
+    content: PageContent
+
+    def image(self, longest: int | None = None) -> Image:
+        """The page as displayed, in RGB; its longer side has at most `longest` pixels where that is given."""
+        return self.content.image(longest)
+
+    def words(self) -> Words | None:
+        """The words that the document itself holds, or None where it holds none (a scan)."""
+        return self.content.words()
+
+    def __repr__(self) -> str:
+        return f"Page({self.id!r}, size={self.size})"
 
 
 @final

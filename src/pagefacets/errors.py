@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-__all__ = ["FileFormatError", "InputError", "MissingExtraError", "PagefacetsError", "PoolMismatchError"]
+__all__ = ["FileFormatError", "InputError", "MissingExtraError", "PageError", "PagefacetsError", "PoolMismatchError"]
 
 
 class PagefacetsError(Exception):
@@ -13,6 +13,19 @@ class PagefacetsError(Exception):
 
 class InputError(PagefacetsError, ValueError):
     """An argument or a page that cannot be used as it is."""
+
+
+@final
+class PageError(InputError):
+    """A page or a document that cannot be read; `place` names it. Runs that keep going report it and skip it."""
+
+    def __init__(self, place: str, why: str) -> None:
+        super().__init__(f"{place}: {why}")
+        self.place = place
+        self.why = why
+
+    def __reduce__(self) -> tuple[type[PageError], tuple[str, str]]:
+        return type(self), (self.place, self.why)
 
 
 @final

@@ -41,7 +41,9 @@ class PackedPages:
         if len(pages) == 0:
             raise InputError("there are no pages to score: pass at least one")
         matrices, biases = [], []
-        for i, page in enumerate(pages):
+        # A file of facets is a sequence of plain vectors; its facets carry the offsets.
+        held = getattr(pages, "iter_facets")() if getattr(pages, "kind", None) == "facets" else pages  # noqa: B009
+        for i, page in enumerate(held):
             matrices.append(page.vectors if isinstance(page, PageVectors | Facets) else as_matrix(page, f"page {i}"))
             biases.append((page.offset or 0.0) if isinstance(page, Facets) else 0.0)
             if matrices[i].shape[1] != matrices[0].shape[1]:

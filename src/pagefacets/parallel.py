@@ -9,11 +9,12 @@ import pickle
 import shutil
 import signal
 import tempfile
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import cloudpickle
 import loky
@@ -25,6 +26,8 @@ __all__ = ["Parcel", "available_cores", "ordered"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
+# A result, and what its computation warned of, to be said again where the caller can hear it.
+Answer: TypeAlias = tuple[Result, list[tuple[str, type[Warning]]]]
 
 # One thread for whatever computes in a worker. And loky restarts a worker that has grown by 300 MB as a suspected leak,
 # which a page of 10,000 rows may need, so that bound is put out of reach.
@@ -87,13 +90,15 @@ def _in_workers(
     ahead: int,
 ) -> Iterator[Result]:
     parcels = (Parcel.of(task, folder / str(i)) for i, task in enumerate(supply))
-    waiting: deque[tuple[Future[Result], Parcel]] = deque()
+    waiting: deque[tuple[Future[Answer[Result]], Parcel]] = deque()
     for parcel in itertools.islice(parcels, ahead):
         waiting.append((pool.submit(_call, function, parcel), parcel))
     while waiting:
         future, parcel = waiting.popleft()
-        result = future.result()
+        result, warned = future.result()
         parcel.discard()
+        for message, category in warned:
+            warnings.warn(message, category, stacklevel=2)
         for following in itertools.islice(parcels, 1):
             waiting.append((pool.submit(_call, function, following), following))
         yield result
@@ -146,5 +151,8 @@ def _start(constant: Path) -> None:
     torch.set_num_threads(1)
 
 
-def _call(function: Callable[[Any, Task], Result], parcel: Parcel) -> Result:
-    return function(_shared, parcel.open())
+def _call(function: Callable[[Any, Task], Result], parcel: Parcel) -> Answer[Result]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = function(_shared, parcel.open())
+    return result, [(str(one.message), one.category) for one in caught]

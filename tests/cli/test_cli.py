@@ -120,8 +120,10 @@ def test_a_bad_row_names_file_page_and_row(corpus, tmp_path):
     assert run(*arguments, "-o", tmp_path / "out.npz", "--set", "on_bad_rows=drop").returncode == 0
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_ctrl_c_leaves_nothing_behind(tmp_path, workers):
+@pytest.mark.parametrize(
+    ("workers", "number", "status"), [("1", signal.SIGINT, 130), ("2", signal.SIGINT, 130), ("2", signal.SIGTERM, 143)]
+)
+def test_ctrl_c_and_sigterm_leave_nothing_behind(tmp_path, workers, number, status):
     rng = np.random.default_rng(0)
     page = pf.PageVectors(rng.standard_normal((400, 128), dtype=np.float32))
     pf.save_vectors(tmp_path / "many.safetensors", (page for _ in range(3000)))
@@ -138,12 +140,33 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path, workers):
     while len(list(tmp_path.iterdir())) < 3 and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(1.0)
-    os.killpg(child.pid, signal.SIGINT)
+    if number == signal.SIGINT:
+        os.killpg(child.pid, number)
+    else:
+        child.send_signal(number)
     _, errors = child.communicate(timeout=60)
-    assert child.returncode == 130, errors
+    assert child.returncode == status, errors
+    if status == 130:
+        assert errors == "pagefacets: stopped; nothing half-written was left behind\n"
     assert "Traceback" not in errors
     assert sorted(path.name for path in tmp_path.iterdir()) == ["many.safetensors", "out.safetensors"]
     assert (tmp_path / "out.safetensors").read_bytes() == b"what was there"
+    while processes_of(child.pid) and time.monotonic() < deadline + 60:
+        time.sleep(0.1)
+    assert processes_of(child.pid) == []
+
+
+def processes_of(session):
+    """Processes that are left of the session that a command started."""
+    left = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            left.append(stat.parent.name)
+    return left
 
 
 def test_the_reference_in_the_docs_is_the_one_generated():
@@ -160,3 +183,33 @@ def test_every_verb_has_help_with_an_example():
 
 def test_version():
     assert run("--version").stdout.strip() == f"pagefacets {pf.__version__}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compress", "p.npz", "--set", "source=uniform", "-o", "p.npz"], "is read and would be written over"),
+        (["compress", "p.npz", "--pool", "q.npz", "-o", "./q.npz"], "is read and would be written over"),
+        (["calibrate", "p.npz", "--vectors", "q.npz", "-o", "q.npz"], "is read and would be written over"),
+        (["calibrate", "p.npz", "--vectors", "q.npz", "-o", "other.safetensors"], "is no calibration pool"),
+        (["compress", "p.npz", "--expect", "toy", "-o", "x.npz"], "--expect checks a pool"),
+        (["compress", "p.npz", "--set", "ratio=.2", "-o", "x.npz"], "use --method, --ratio or --keep"),
+        (["compress", "p.npz", "--set", "name=x", "-o", "x.npz"], "use --method, --ratio or --keep"),
+        (["compress", "p.npz", "--set", "eta=abc", "-o", "x.npz"], "eta must be a number"),
+        (["compress", "p.npz", "--set", "outer=2.5", "-o", "x.npz"], "outer must be a whole number"),
+        (["compress", "p.npz", "--set", "source=uniform", "--device", "gpu", "-o", "x.npz"], "device must be cpu"),
+        (["compress", "p.npz", "--set", "source=uniform", "-o", "/proc/x.npz"], "/proc"),
+        (["diagnose", "p.npz", "p.npz", "--plot", "why.jpg"], "why.jpg"),
+    ],
+)
+def test_likely_slips_are_one_sentence_and_lose_nothing(tmp_path, arguments, sentence):
+    rng = np.random.default_rng(0)
+    for name in ("p.npz", "q.npz", "other.safetensors"):
+        pages = [pf.PageVectors(rng.standard_normal((9, 8), dtype=np.float32)) for _ in range(3)]
+        pf.save_vectors(tmp_path / name, pages)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done = run(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

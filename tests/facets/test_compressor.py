@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 
 import numpy as np
 import pytest
@@ -124,3 +125,86 @@ def test_a_script_needs_no_main_guard(tmp_path):
     assert done.stdout.split() == ["once", "3"], done.stderr
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+def test_numbers_of_numpy_are_numbers():
+    code = """
+import json, numpy as np, pagefacets as pf
+method = pf.Magic(budget=np.int64(4), tau=np.float32(0.05), source="uniform")
+assert pf.compressor(**json.loads(json.dumps(method.config()))) == method
+assert pf.Magic(ratio=np.float64(0.1), source="uniform").compress(np.eye(40, dtype=np.float32)).k == 4
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        ("pf.Magic(budget=32.0)", "budget must be a whole number"),
+        ("pf.Magic(budget=True)", "budget must be a whole number"),
+        ("pf.Magic(ratio=0.1, inner=5.0)", "inner must be a whole number"),
+        ("pf.Magic(ratio=0.1, eta='a')", "eta must be a number"),
+        ("pf.Magic(ratio=0.1, keep_plan='no')", "keep_plan must be one of True, False"),
+        ("pf.Magic(budget=3, rounding='floor')", "has no effect without a ratio"),
+        ("m.compress_many(pf.PageVectors([[1.0, 2.0]]))", "put the page in a list"),
+        ("pf.Magic(ratio=0.1).compress([[1.0, 2.0]], 'pool.safetensors')", "pool must be a CalibrationPool, got str"),
+        ("pf.PageVectors([[1.0, 2.0], [3.0]])", "rows of equal length"),
+        ("m.compress_many([[[1.0, 2.0]]], device='cuda')", "PyTorch sees no CUDA device"),
+    ],
+)
+def test_likely_slips_are_one_sentence(call, sentence):
+    """Where nothing checks types at run time, as for users."""
+    if "cuda" in call and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    code = f"import pagefacets as pf\nm = pf.Magic(ratio=0.1, source='uniform')\n{call}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].startswith("pagefacets.errors.InputError"), done.stderr
+    assert sentence in done.stderr
+
+
+def test_lists_are_kept_as_float32():
+    assert pf.Magic(budget=1, source="uniform").compress([[1.0, 2.0], [2.0, 1.0]]).vectors.dtype == torch.float32
+
+
+def test_a_page_kept_whole_has_the_plan_it_is_asked_for():
+    facets = pf.Magic(budget=3, keep_plan=True, source="uniform").compress(torch.eye(3))
+    assert facets.evidence(1, weights="transport").tolist() == [0.0, 1.0, 0.0]
+
+
+def test_warnings_of_workers_reach_the_caller(draw):
+    bad = draw(40, 16)
+    bad[3] = 0
+    method = pf.Magic(budget=4, source="uniform", on_bad_rows="drop")
+    pages = [draw(40, 16)] * 3000 + [bad]
+    results = method.compress_many(pages, workers=2)
+    next(results)
+    time.sleep(4)
+    with pytest.warns(UserWarning, match="dropped row 3 of page 3000"):
+        assert sum(1 for _ in results) == 3000
+
+
+def test_a_daemonic_process_works_alone_unless_told_otherwise(tmp_path):
+    (tmp_path / "user.py").write_text(
+        textwrap.dedent(
+            """
+            import multiprocessing
+            import numpy as np
+            import pagefacets as pf
+
+            def job(workers):
+                pages = [np.random.default_rng(i).standard_normal((9, 8), dtype=np.float32) for i in range(600)]
+                try:
+                    return len(list(pf.Magic(budget=2, source="uniform").compress_many(pages, workers=workers)))
+                except pf.InputError as error:
+                    return str(error)
+
+            if __name__ == "__main__":
+                with multiprocessing.get_context("spawn").Pool(1) as pool:
+                    print(*pool.map(job, [None, 2]), sep="\\n")
+            """
+        )
+    )
+    done = subprocess.run([sys.executable, tmp_path / "user.py"], capture_output=True, text=True, check=True)
+    alone, refused = done.stdout.splitlines()
+    assert alone == "600"
+    assert "pass 1" in refused

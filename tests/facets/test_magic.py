@@ -181,10 +181,10 @@ def test_options_that_cannot_work_are_refused(options, sentence):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        ("pf.Magic(budget=2.5)", "budget must be a whole number of vectors, at least 1, got 2.5"),
+        ("pf.Magic(budget=2.5)", "budget must be a whole number, at least 1, got 2.5"),
         ("pf.Magic(ratio=0.1, target='fair')", "target must be one of 'balanced', 'free', got 'fair'"),
         ("pf.Magic(ratio=0.1, tau='hot')", "tau must be a number of at least 0.001, got 'hot'"),
-        ("pf.Magic(ratio='5%')", "ratio must be a number, got '5%'"),
+        ("pf.Magic(ratio='5%')", "ratio must be a number of at least 0, got '5%'"),
     ],
 )
 def test_options_of_the_wrong_type_are_refused_where_nothing_checks_types(call, sentence):

@@ -1,6 +1,9 @@
 """Files of page vectors: what goes in comes out, in every format and by every way of asking."""
 
+import copy
+import os
 import pickle
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -8,6 +11,7 @@ import textwrap
 from functools import partial
 from pathlib import Path
 
+import lance
 import numpy as np
 import pytest
 import torch
@@ -213,20 +217,50 @@ def test_a_pickle_of_a_relative_path_opens_from_another_folder(tmp_path, monkeyp
     assert done.stdout.split(maxsplit=1) == ["2", "page 3\n"]
 
 
-def test_unpickling_sees_a_replaced_file_and_a_lost_one(tmp_path):
-    path = tmp_path / "x.safetensors"
+@pytest.mark.parametrize("name", ALL)
+def test_a_view_outlives_a_change_of_folder(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    save_vectors(name, some_pages())
+    file = open_vectors(name)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    for view in (file, copy.copy(file), pickle.loads(pickle.dumps(file))):
+        assert [page.id for page in view[2:5]] == ["page 2", "page 3", "page 4"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_unpickling_refuses_a_replaced_file_and_a_lost_one(name, tmp_path):
+    path = tmp_path / name
     save_vectors(path, some_pages(6))
-    shipped = pickle.dumps(open_vectors(path)[:6])
-    pickle.loads(shipped)
+    file = open_vectors(path)
+    shipped = pickle.dumps(file[:6])
+    same(some_pages(6)[5], pickle.loads(shipped)[5], ("vectors", "id"))
     changed = some_pages(6, seed=1)
     save_vectors(path, changed)
-    same(changed[5], pickle.loads(shipped)[5])
-    save_vectors(path, changed[:3])
-    with pytest.raises(FileFormatError, match="at least 6 pages and has 3"):
+    for again in (lambda: pickle.loads(shipped), lambda: copy.copy(file)):
+        with pytest.raises(FileFormatError, match=f"^{name} has changed since it was opened: open it again$"):
+            again()
+    same(changed[5], pickle.loads(pickle.dumps(open_vectors(path)))[5], ("vectors", "id"))
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with pytest.raises(InputError, match=f"{name} does not exist here"):
         pickle.loads(shipped)
-    path.unlink()
-    with pytest.raises(InputError, match=r"x\.safetensors does not exist here"):
-        pickle.loads(shipped)
+
+
+def test_unpickling_refuses_what_was_changed_in_place(tmp_path):
+    for name, change in {
+        "x.safetensors": lambda path: os.utime(path, ns=(0, 0)),
+        "x.lance": lambda path: lance.write_dataset(lance.dataset(path).to_table(), path, mode="append"),
+        "folder": lambda path: save_vectors(path, some_pages(8)),
+        "loose": lambda path: np.save(path / "a.npy", np.ones((2, 4), np.float16)),
+    }.items():
+        save_vectors(tmp_path / name / "" if name == "loose" else tmp_path / name, some_pages())
+        if name == "loose":
+            (tmp_path / name / "pages.json").unlink()
+        shipped = pickle.dumps(open_vectors(tmp_path / name))
+        assert len(pickle.loads(shipped)) == 7
+        change(tmp_path / name)
+        with pytest.raises(FileFormatError, match=f"{name} has changed since it was opened"):
+            pickle.loads(shipped)
 
 
 @pytest.mark.parametrize("name", MAPPED)
@@ -256,6 +290,9 @@ def test_closing_ends_every_view_but_keeps_pages(name, tmp_path):
     for closed in (file, view):
         with pytest.raises(InputError, match="was closed: open it again"):
             closed[0]
+        for ship in (copy.copy, pickle.dumps):
+            with pytest.raises(InputError, match=f"{name} was closed: open it again"):
+                ship(closed)
 
 
 @pytest.mark.parametrize("old", COMPLETE)

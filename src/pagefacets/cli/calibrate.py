@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pagefacets.cli.output import print_json, print_rows
+from pagefacets.cli.output import not_over_inputs, print_json, print_rows
 from pagefacets.cli.queries import query_vectors
 
 __all__ = ["EXAMPLE", "command"]
@@ -34,6 +34,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Choose the query tokens that demand is estimated from."""
+    not_over_inputs(output, pages, vectors)
     from pagefacets.cli.info import pool_facts
     from pagefacets.vectors.files import open_vectors
     from pagefacets.vectors.pool import CalibrationPool

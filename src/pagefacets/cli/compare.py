@@ -11,13 +11,18 @@ from pagefacets.cli.output import human_bytes, print_json
 from pagefacets.errors import InputError
 
 if TYPE_CHECKING:
-    from pagefacets.evidence.compare import Comparison
+    from pagefacets.evidence.comparison import Comparison
     from pagefacets.evidence.misalignment import Queries
     from pagefacets.vectors.files import VectorFile
 
 __all__ = ["EXAMPLE", "command", "parse_ratios", "show"]
 
-EXAMPLE = "Example: pagefacets compare pages.safetensors --pool pool.safetensors --vectors queries.npz --plot methods.png"
+# Room for the widest table, whatever the terminal: in a pipe nothing may be cut off.
+WIDTH = 120
+
+EXAMPLE = (
+    "Example: pagefacets compare pages.safetensors --pool pool.safetensors --vectors queries.npz --plot methods.png"
+)
 
 
 def command(
@@ -49,6 +54,8 @@ def command(
 ) -> None:
     """Compare compressors on VECTORS: what each keeps of demand and scores, in how many bytes, how fast."""
     shares = parse_ratios(ratios)
+    if sample is not None and sample < 1:
+        raise InputError(f"--pages must be at least 1, got {sample}: leave it out to take all")
     from pagefacets.evidence.compare import compare
     from pagefacets.evidence.plots import check_target, plot_comparison, save
     from pagefacets.vectors.files import open_vectors
@@ -95,9 +102,9 @@ def show(title: str, found: Comparison) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from pagefacets.evidence.compare import HEADINGS
+    from pagefacets.evidence.comparison import HEADINGS
 
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0), header_style="dim")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="dim")
     table.add_column("ratio", justify="right", style="dim", no_wrap=True)
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading == HEADINGS[0] else "right", no_wrap=True)
@@ -108,10 +115,13 @@ def show(title: str, found: Comparison) -> None:
         marked = [Text(text, style="bold" if place in best else "") for place, text in enumerate(texts)]
         table.add_row("" if ratio == before else f"{ratio:g}", *marked)
         before = ratio
-    console = Console(markup=False, highlight=False)
+    console = Console(markup=False, highlight=False, width=WIDTH)
+    console.print(title, style="italic", soft_wrap=True)
     console.print(table)
     console.print()
-    asked = f"{found.tokens:,} tokens" if found.queries is None else f"{found.queries:,} queries, {found.tokens:,} tokens"
+    asked = (
+        f"{found.tokens:,} tokens" if found.queries is None else f"{found.queries:,} queries, {found.tokens:,} tokens"
+    )
     facts = [
         f"means over {found.pages:,} pages of {found.vectors:,.1f} vectors, {human_bytes(found.nbytes)}; {asked}",
         f"ms: one core on one page at that ratio alone, over {found.timed_pages} pages",
@@ -130,9 +140,12 @@ def _queries(pages: VectorFile, queries: Path | None) -> Queries | None:
 
 
 def _check_output(path: Path) -> None:
-    if path.is_dir() or not path.resolve().parent.is_dir():
-        fault = "is a folder" if path.is_dir() else "lies in a folder that does not exist"
-        raise InputError(f"cannot write to {path}, which {fault}: name a file such as comparison.json")
+    if path.suffix.lower() != ".json":
+        raise InputError(f"the result is written as JSON, got {path}: name a file that ends in .json")
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file that ends in .json")
+    if not path.resolve().parent.is_dir():
+        raise InputError(f"the folder {path.resolve().parent} does not exist: create it first")
 
 
 def _write(found: Comparison, path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from pagefacets.cli.output import human_bytes, print_json, print_rows
+from pagefacets.cli.output import human_bytes, not_over_inputs, print_json, print_rows
 from pagefacets.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def command(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="Where the facets go; the suffix chooses the format.")],
     pool: Annotated[Path | None, typer.Option(help="Calibration pool, made by 'pagefacets calibrate'.")] = None,
-    method: Annotated[str, typer.Option(help="Compressor.")] = "magic",
+    method: Annotated[str, typer.Option(help="Compressor; docs/choosing.md lists all.")] = "magic",
     ratio: Annotated[float | None, typer.Option(help="Share of each page's vectors to keep (default 0.05).")] = None,
     keep: Annotated[int | None, typer.Option(help="Vectors to keep per page, instead of a share.")] = None,
     option: Annotated[
@@ -44,6 +44,9 @@ def command(
     """Compress every page of VECTORS to a few facets."""
     if ratio is not None and keep is not None:
         raise InputError("pass --ratio or --keep, not both")
+    if expect is not None and pool is None:
+        raise InputError("--expect checks a pool: pass it with --pool")
+    not_over_inputs(output, vectors, pool)
     from pagefacets.facets.registry import compressor, takes_ratio
     from pagefacets.vectors.files import open_vectors, save_vectors
     from pagefacets.vectors.pool import CalibrationPool
@@ -116,6 +119,8 @@ def parse_options(assignments: list[str]) -> dict[str, object]:
         name, equals, text = assignment.partition("=")
         if not equals or not name:
             raise InputError(f"--set takes NAME=VALUE, got {assignment!r}")
+        if name in ("name", "ratio", "budget"):
+            raise InputError(f"--set takes options of the method, got {name}: use --method, --ratio or --keep")
         options[name] = _value(text)
     return options
 

@@ -24,21 +24,25 @@ def command(
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the demand curve here (.png, .svg, .pdf).")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Measure covering error, active facets and score fidelity under the demand of real queries."""
     from pagefacets.evidence.diagnostics import diagnose_many
+    from pagefacets.evidence.plots import check_target, plot_demand, save
+    from pagefacets.progress import track
     from pagefacets.vectors.files import open_vectors
 
+    if plot is not None:
+        check_target(plot)
     with open_vectors(pages) as before, open_vectors(facets) as after:
         if len(before) != len(after):
             raise InputError(
                 f"{before.name} has {len(before)} pages but {after.name} has {len(after)}: they must match"
             )
         queries = query_vectors(before, vectors)
-        result = diagnose_many(before, after.iter_facets(), queries)
+        watched = before if quiet else track(before, len(before), "diagnosing", unit="pages")
+        result = diagnose_many(watched, after.iter_facets(), queries)
     if plot is not None:
-        from pagefacets.evidence.plots import plot_demand, save
-
         save(plot_demand(result), plot)
     if as_json:
         print_json(result.to_dict())

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
 from typing import Annotated
 
 import typer
 
 from pagefacets import __version__
-from pagefacets.cli import calibrate, compress, diagnose, info
+from pagefacets.cli import calibrate, compare, compress, diagnose, info
 from pagefacets.errors import PagefacetsError
 
 __all__ = ["app", "main"]
+
+INTERRUPTED = 130
 
 app = typer.Typer(
     name="pagefacets",
@@ -22,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (calibrate, compress, diagnose, info):
+for verb in (calibrate, compare, compress, diagnose, info):
     app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLE)(verb.command)
 
 
@@ -42,12 +46,23 @@ def _root(
 
 
 def main() -> None:
-    """Exit status 0 when it worked, 2 for input that cannot be used, 130 after Ctrl-C."""
+    """Exit status 0 when it worked, 2 for input that cannot be used, 130 after Ctrl-C, 143 after SIGTERM."""
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         app()
     except PagefacetsError as error:
         sys.stderr.write(f"pagefacets: {error}\n")
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("pagefacets: stopped; nothing half-written was left behind\n")
-        sys.exit(130)
+    except OSError as error:
+        place = "" if error.filename is None else f"{error.filename}: "
+        sys.stderr.write(f"pagefacets: {place}{error.strerror or error}\n")
+        sys.exit(2)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            sys.stderr.write("pagefacets: stopped; nothing half-written was left behind\n")
+        raise
+
+
+def _terminated(number: int, _: FrameType | None) -> None:
+    """SIGTERM leaves the way Ctrl-C does: temporary files are removed and workers ended on the way out."""
+    sys.exit(128 + number)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-__all__ = ["human_bytes", "print_json", "print_rows"]
+from pagefacets.errors import InputError
+
+__all__ = ["human_bytes", "not_over_inputs", "print_json", "print_rows"]
 
 
 def print_json(result: object) -> None:
@@ -34,3 +37,10 @@ def human_bytes(count: float) -> str:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.2f} GB"
+
+
+def not_over_inputs(output: Path, *inputs: Path | None) -> None:
+    """Refuse to write over what is being read."""
+    for one in inputs:
+        if one is not None and one.resolve() == output.resolve():
+            raise InputError(f"{output} is read and would be written over: name another output")

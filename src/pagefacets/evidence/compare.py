@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import itertools
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Literal, NamedTuple, TypeAlias, final
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from pagefacets.data import ArrayLike, Facets, PageVectors, as_page, unit_rows
 from pagefacets.errors import InputError
+from pagefacets.evidence.comparison import REFERENCE, Cell, Comparison
 from pagefacets.evidence.misalignment import (
     Degradation,
     Queries,
@@ -40,153 +41,17 @@ from pagefacets.progress import track
 from pagefacets.vectors.files import VectorFile
 from pagefacets.vectors.pool import CalibrationPool
 
-__all__ = ["HEADINGS", "RATIOS", "REFERENCE", "Cell", "Comparison", "Row", "compare"]
+__all__ = ["RATIOS", "compare"]
 
 RATIOS = (0.5, 0.25, 0.1, 0.05, 0.025, 0.01)
-# The method without a budget, which has one cell: every vector kept.
-REFERENCE = "identity"
 # Pages on which each method is timed at each ratio alone.
 TIMED = 5
 # Pages that are compared with the pool's embedding space before the work begins.
 SAMPLE = 8
 # Below this many pages a second process has barely started when the first is done.
 WORTH_WORKERS = 8
-# Queries that hold this share of the pool's tokens are those the pool was made of.
-MOST = 0.5
 
-Pages: TypeAlias = Sequence[PageVectors | ArrayLike]
-
-
-@final
-@dataclass(frozen=True)
-class Cell:
-    """One method at one ratio, in means over the pages.
-
-    `vectors` and `nbytes` are what a page really keeps, `ms` the time of one core for a page at this ratio alone,
-    `degradation` what a query token loses.
-    """
-
-    method: str
-    ratio: float
-    vectors: float
-    nbytes: float
-    ms: float
-    covering_error: float
-    effective_facets: float
-    degradation: Degradation
-
-    def to_dict(self) -> dict[str, object]:
-        return {
-            "method": self.method,
-            "ratio": self.ratio,
-            "vectors_per_page": self.vectors,
-            "bytes_per_page": self.nbytes,
-            "ms_per_page": self.ms,
-            "covering_error": self.covering_error,
-            "effective_facets": self.effective_facets,
-            "degradation": asdict(self.degradation),
-        }
-
-
-class Row(NamedTuple):
-    """A cell as text under HEADINGS, and the places in it that no other method betters at this ratio."""
-
-    ratio: float
-    texts: tuple[str, ...]
-    best: frozenset[int]
-
-
-class _Column(NamedTuple):
-    """How a number of a cell is written, and what it is ranked by: less is better."""
-
-    text: Callable[[Cell], str]
-    rank: Callable[[Cell], float]
-
-
-_COLUMNS = {
-    "vectors": _Column(lambda cell: f"{cell.vectors:,.1f}", lambda cell: cell.vectors),
-    "bytes": _Column(lambda cell: f"{cell.nbytes:,.0f}", lambda cell: cell.nbytes),
-    "ms": _Column(lambda cell: f"{cell.ms:,.1f}", lambda cell: cell.ms),
-    "C_err": _Column(lambda cell: f"{cell.covering_error:.4f}", lambda cell: cell.covering_error),
-    "K_eff": _Column(lambda cell: f"{cell.effective_facets:.1f}", lambda cell: -cell.effective_facets),
-    "loss": _Column(lambda cell: f"{cell.degradation.positive:.4f}", lambda cell: cell.degradation.positive),
-    "change": _Column(lambda cell: f"{-cell.degradation.signed:+.4f}", lambda cell: abs(cell.degradation.signed)),
-}
-HEADINGS = ("method", *_COLUMNS)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """What each method makes of the same pages at each ratio.
-
-    `cells` run from the largest ratio to the smallest. `unable` says of every method that could not run why; what it
-    made of other pages is left out. `judged_by` tells whose tokens the demand and the scores are; `held_in_pool` is the
-    share of the pool's tokens that are among those of the queries.
-    """
-
-    cells: tuple[Cell, ...]
-    unable: Mapping[str, str]
-    pages: int
-    vectors: float
-    nbytes: float
-    judged_by: Literal["queries", "pool"]
-    queries: int | None
-    tokens: int
-    held_in_pool: float | None
-    pool_readers: tuple[str, ...]
-    timed_pages: int
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """What to know before believing the numbers."""
-        readers = " and ".join(self.pool_readers)
-        if self.judged_by == "pool":
-            seen = f", which {readers} has seen" if readers else ""
-            return (
-                f"no queries were given: demand and scores are those of the pool's {self.tokens:,} tokens{seen}; "
-                f"pass queries that the pool was not made of to judge every method fairly",
-            )
-        if readers and self.held_in_pool is not None and self.held_in_pool >= MOST:
-            return (
-                f"{self.held_in_pool:.0%} of the pool's tokens are among these queries, and {readers} has seen them: "
-                f"pass queries that the pool was not made of to judge every method fairly",
-            )
-        return ()
-
-    def to_dict(self) -> dict[str, object]:
-        """Every number as JSON takes it."""
-        return {
-            "pages": self.pages,
-            "vectors_per_page": self.vectors,
-            "bytes_per_page": self.nbytes,
-            "judged_by": self.judged_by,
-            "queries": self.queries,
-            "tokens": self.tokens,
-            "held_in_pool": self.held_in_pool,
-            "timed_pages": self.timed_pages,
-            "notes": list(self.notes),
-            "cells": [cell.to_dict() for cell in self.cells],
-            "unable": dict(self.unable),
-        }
-
-    def table(self) -> list[Row]:
-        """One row per cell. A column in which all methods of a ratio agree has no best."""
-        rows = []
-        for ratio, group in itertools.groupby(self.cells, key=lambda cell: cell.ratio):
-            cells = list(group)
-            best: list[set[int]] = [set() for _ in cells]
-            for place, column in enumerate(_COLUMNS.values(), start=1):
-                texts = [column.text(cell) for cell in cells]
-                leader = texts[min(range(len(cells)), key=lambda i: column.rank(cells[i]))]
-                if len(set(texts)) > 1:
-                    for i, text in enumerate(texts):
-                        if text == leader:
-                            best[i].add(place)
-            for cell, places in zip(cells, best, strict=True):
-                texts = [cell.method, *(column.text(cell) for column in _COLUMNS.values())]
-                rows.append(Row(ratio, tuple(texts), frozenset(places)))
-        return rows
+Pages: TypeAlias = "Sequence[PageVectors | ArrayLike]"
 
 
 def compare(
@@ -220,9 +85,11 @@ def compare(
         raise InputError("there are no pages to compare on: pass at least one")
     if workers is not None:
         whole_number("workers", workers, 1)
-    budgets = tuple(sorted(set(ratios), reverse=True))
+    if pool is not None and not isinstance(pool, CalibrationPool):
+        raise InputError(f"pool must be a CalibrationPool, got {type(pool).__name__}: open a file with its load()")
+    budgets = tuple(sorted(set(ratios), reverse=True)) if isinstance(ratios, Iterable) else ()
     if not budgets:
-        raise InputError(f"ratios are empty: pass some, such as {RATIOS}")
+        raise InputError(f"ratios must be a list of shares, got {ratios!r}: pass some, such as {RATIOS}")
     chosen = {name: _compressor(name, budgets) for name in _names(methods)}
     tokens = _tokens(queries, pool)
     numbers = _numbers(len(pages), sample, seed)
@@ -235,13 +102,9 @@ def compare(
     tasks = _tasks(pages, numbers, origin, sums)
     if workers is None:
         workers = available_cores() if len(numbers) >= WORTH_WORKERS else 1
-    outcomes = (
-        (_work(work, task) for task in tasks)
-        if workers == 1
-        else ordered(_work, tasks, workers=workers, shared=work)
-    )
-    for outcome in track(outcomes, len(numbers), "comparing", unit="pages") if progress else outcomes:
-        sums.add(outcome)
+    with closing(_outcomes(work, tasks, workers, len(numbers), progress=progress)) as outcomes:
+        for outcome in outcomes:
+            sums.add(outcome)
     seen = tuple(name for name in readers if name not in sums.unable)
     return Comparison(
         cells=sums.cells(budgets),
@@ -286,7 +149,7 @@ class _Asked(NamedTuple):
     """What queries ask of a page as it was: computed once, however many facets are held against it."""
 
     D: Float[Tensor, "N p"]
-    h_D: Float[Tensor, " L"]
+    h: Float[Tensor, " L"]
     w: Float[Tensor, " N"]
 
 
@@ -299,6 +162,13 @@ class _Outcome(NamedTuple):
     found: dict[str, NDArray[np.float64]]
     seconds: dict[str, NDArray[np.float64]]
     unable: dict[str, str]
+
+
+def _outcomes(
+    work: _Work, tasks: Iterator[_Task], workers: int, total: int, *, progress: bool
+) -> Generator[_Outcome, None, None]:
+    results = map(partial(_work, work), tasks) if workers == 1 else ordered(_work, tasks, workers=workers, shared=work)
+    yield from track(results, total, "comparing", unit="pages") if progress else results
 
 
 def _work(work: _Work, task: _Task) -> _Outcome:
@@ -352,10 +222,10 @@ def _seconds(method: Compressor, page: PageVectors, work: _Work) -> float:
 
 
 def _numbers_of(facets: Facets, asked: _Asked, Q: Float[Tensor, "L p"], name: str, label: str) -> tuple[float, ...]:
-    D, h_D, w = asked
+    D, h, w = asked
     F = checked_units(facets.vectors, f"{name}'s facets of {label}")
     nearest = matched(D, F).row
-    change = mean_change(h_D, matched(Q, F).score + (facets.offset or 0.0))
+    change = mean_change(h, matched(Q, F).score + (facets.offset or 0.0))
     return (
         facets.k,
         facets.nbytes,
@@ -430,7 +300,8 @@ def _names(methods: Sequence[str] | str) -> list[str]:
 def _compressor(name: str, ratios: Sequence[float]) -> Compressor:
     if name == REFERENCE:
         return compressor(name)
-    return [compressor(name, ratio=ratio) for ratio in ratios][0]
+    checked = [compressor(name, ratio=ratio) for ratio in ratios]
+    return checked[0]
 
 
 def _tokens(queries: Queries | None, pool: CalibrationPool | None) -> Tokens:

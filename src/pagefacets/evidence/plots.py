@@ -1,4 +1,4 @@
-"""The paper's two diagnostic figures: how concentrated demand is, and what each method makes of its budget."""
+"""The figures: how concentrated demand is, what each method makes of its budget, and all methods side by side."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pagefacets.errors import InputError
+from pagefacets.evidence.comparison import REFERENCE, Cell, Comparison
 from pagefacets.evidence.diagnostics import TOP_SHARE, Diagnostics, PageDiagnostics
 from pagefacets.evidence.misalignment import Lorenz
 from pagefacets.extras import require
+from pagefacets.vectors.formats.aside import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 else:
     Axes = Figure = Any
 
-__all__ = ["plot_budget", "plot_demand", "save"]
+__all__ = ["check_target", "plot_budget", "plot_comparison", "plot_demand", "save"]
 
 Curve: TypeAlias = Diagnostics | PageDiagnostics | Lorenz
 
@@ -98,18 +100,59 @@ def plot_budget(series: Mapping[str, Sequence[Diagnostics]]) -> Figure:
     return figure
 
 
-def save(figure: Figure, path: str | Path) -> Path:
-    """Write a figure as PNG, SVG or PDF, whichever the suffix says."""
+def plot_comparison(found: Comparison) -> Figure:
+    """Each method's covering error against the bytes it really leaves of a page; nearer the lower left is better."""
+    methods: dict[str, list[Cell]] = {}
+    for cell in sorted(found.cells, key=lambda one: (one.nbytes, one.ratio)):
+        if cell.method != REFERENCE:
+            methods.setdefault(cell.method, []).append(cell)
+    figure, axes = _figure(7.4, 4.4, list(methods), most=2 * len(COLOURS))
+    order = list(dict.fromkeys(cell.method for cell in found.cells if cell.method in methods))
+    # From the top of the figure down, where the page is smallest.
+    for method in sorted(methods, key=lambda name: methods[name][0].covering_error, reverse=True):
+        i = order.index(method)
+        again = i >= len(COLOURS)
+        axes.plot(
+            [cell.nbytes for cell in methods[method]],
+            [cell.covering_error for cell in methods[method]],
+            color=COLOURS[i % len(COLOURS)],
+            marker=MARKERS[(i + 3 * again) % len(MARKERS)],
+            markerfacecolor="white" if again else None,
+            linestyle="--" if again else "-",
+            markersize=5.5,
+            linewidth=1.6,
+            label=method,
+        )
+    axes.axvline(found.nbytes, color=GREY, linestyle=":", linewidth=1.4, label="the whole page")
+    _bytes_axis(axes, found.nbytes, sorted({cell.ratio for cell in found.cells if cell.method in methods}))
+    axes.set(xlabel="bytes per page, with the share of the page they are", ylabel="covering error $C_{\\mathrm{err}}$")
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+def check_target(path: str | Path) -> Path:
+    """Where a figure goes, once it is sure that one can be drawn and written there."""
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise InputError(f"cannot tell the format of {str(target)!r}: end it in {', '.join(SUFFIXES)}")
-    figure.savefig(target, dpi=200)
+    if not target.resolve().parent.is_dir():
+        raise InputError(f"the folder {target.resolve().parent} does not exist: create it first")
+    require("matplotlib.figure", extra="plots")
     return target
 
 
-def _figure(width: float, height: float, names: Sequence[str]) -> tuple[Figure, Axes]:
-    if not names or len(names) > len(COLOURS):
-        raise InputError(f"a figure takes 1 to {len(COLOURS)} curves that can be told apart, got {len(names)}")
+def save(figure: Figure, path: str | Path) -> Path:
+    """Write a figure as PNG, SVG or PDF, whichever the suffix says."""
+    target = check_target(path)
+    with replacing(target.resolve()) as partial:
+        figure.savefig(partial, dpi=200, format=target.suffix[1:].lower())
+    return target
+
+
+def _figure(width: float, height: float, names: Sequence[str], *, most: int = len(COLOURS)) -> tuple[Figure, Axes]:
+    if not names or len(names) > most:
+        raise InputError(f"a figure takes 1 to {most} curves that can be told apart, got {len(names)}")
     figure = require("matplotlib.figure", extra="plots").Figure(figsize=(width, height), layout="constrained")
     axes = figure.add_subplot()
     axes.spines[["top", "right"]].set_visible(False)
@@ -127,3 +170,22 @@ def _budget_axis(axes: Axes, ratios: Sequence[float]) -> None:
     axes.set_xticks(ticks, [f"{ratio:.2g}" for ratio in ticks])
     axes.set_xticks([], minor=True)
     axes.invert_xaxis()
+
+
+def _bytes_axis(axes: Axes, whole: float, ratios: Sequence[float]) -> None:
+    """A logarithmic axis with a tick at the bytes of each ratio that has room for its label, and at the whole page."""
+    ticks = [1.0]
+    for ratio in reversed(ratios):
+        if ratio < ticks[-1] / 1.7:
+            ticks.append(ratio)
+    axes.set_xscale("log")
+    axes.set_xticks([ratio * whole for ratio in ticks], [f"{_bytes(ratio * whole)}\n{ratio:.3g}" for ratio in ticks])
+    axes.set_xticks([], minor=True)
+
+
+def _bytes(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:.3g} GB"

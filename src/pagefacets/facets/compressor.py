@@ -8,8 +8,10 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias, final, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -55,15 +57,15 @@ def one_of(argument: str, value: object, allowed: Any) -> None:
         raise InputError(f"{argument} must be one of {', '.join(map(repr, get_args(allowed)))}, got {value!r}")
 
 
-def at_least(argument: str, value: float, least: float) -> None:
+def at_least(argument: str, value: object, least: float) -> None:
     """Refuse what is not a finite number of at least `least`."""
-    if not isinstance(value, int | float) or not math.isfinite(value) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int | float | Real) or not least <= float(value) < math.inf:
         raise InputError(f"{argument} must be a number of at least {least:g}, got {value!r}")
 
 
 def whole_number(argument: str, value: object, least: int) -> None:
     """Refuse what is not a whole number of at least `least`."""
-    if not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, int | Integral) or value < least:
         raise InputError(f"{argument} must be a whole number, at least {least}, got {value!r}")
 
 
@@ -92,15 +94,19 @@ class Compressor(ABC):
     on_bad_rows: Literal["error", "drop"] = "error"
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if isinstance(value := getattr(self, field.name), np.generic):
+                object.__setattr__(self, field.name, value.item())
         self._check_budget()
-        for argument in ("ratio", "budget"):
-            if not isinstance(value := getattr(self, argument), int | float | None):
-                raise InputError(f"{argument} must be a number, got {value!r}")
-        if self.ratio is not None and not 0 < self.ratio <= 1:
-            raise InputError(f"ratio must lie in (0, 1], got {self.ratio}: 0.05 keeps one vector in twenty")
-        if self.budget is not None and (self.budget != int(self.budget) or self.budget < 1):
-            raise InputError(f"budget must be a whole number of vectors, at least 1, got {self.budget}")
+        if self.ratio is not None:
+            at_least("ratio", self.ratio, 0)
+            if not 0 < self.ratio <= 1:
+                raise InputError(f"ratio must lie in (0, 1], got {self.ratio}: 0.05 keeps one vector in twenty")
+        if self.budget is not None:
+            whole_number("budget", self.budget, 1)
         one_of("rounding", self.rounding, Rounding)
+        if self.ratio is None and self.rounding != type(self).__dataclass_fields__["rounding"].default:
+            raise InputError(f"rounding={self.rounding!r} has no effect without a ratio: leave it out")
         one_of("on_bad_rows", self.on_bad_rows, Literal["error", "drop"])
 
     @property
@@ -126,6 +132,10 @@ class Compressor(ABC):
         Only a method that reads nothing but K of its budget may share work here: `self` has one ratio of several.
         """
         return [self._reduce(D, w, K, [page]) for K in budgets]
+
+    def _plan_of_all(self, n: int, device: torch.device) -> Float[Tensor, "N N"] | None:
+        """The plan of a page that keeps all its rows, where a plan is asked for."""
+        return None
 
     def _check_budget(self) -> None:
         if (self.ratio is None) == (self.budget is None):
@@ -194,7 +204,11 @@ class Compressor(ABC):
         """
         from pagefacets.facets import many
 
-        return many.compress(self, pages, pool, weights, workers, torch.device(device), progress=progress)
+        try:
+            where = torch.device(device)
+        except RuntimeError as error:
+            raise InputError(f"device must be cpu, cuda or cuda:1, got {device!r}") from error
+        return many.compress(self, pages, pool, weights, workers, where, progress=progress)
 
     @final
     def _one(self, page: PageVectors, pool: CalibrationPool | None, weights: ArrayLike | None, label: str) -> Facets:
@@ -245,7 +259,7 @@ class Compressor(ABC):
         """One page by methods that differ in their budgets alone; overridden where rows are chosen by the pool."""
         n = D.shape[0]
         budgets = [method._budget(page) for method in methods]
-        whole = Reduction(D, torch.arange(n, device=D.device))
+        whole = Reduction(D, torch.arange(n, device=D.device), self._plan_of_all(n, D.device))
         below = sorted({K for K in budgets if K < n}, reverse=True)
         if below and type(self)._reduce_each is not Compressor._reduce_each:
             shared = dict(zip(below, self._reduce_each(D, w, below, page), strict=True))
@@ -268,6 +282,8 @@ class Compressor(ABC):
         """Refuse to start without the demand that the method needs, or with one of another dimension."""
         if not self.needs_pool or weighted:
             return
+        if pool is not None and not isinstance(pool, CalibrationPool):
+            raise InputError(f"pool must be a CalibrationPool, got {type(pool).__name__}: open a file with its load()")
         if pool is None:
             raise InputError(
                 f"{self.name} needs a calibration pool: pass pool=CalibrationPool.build(query_vectors, page_vectors), "
@@ -291,7 +307,9 @@ class Compressor(ABC):
         w = self._weigh(D, pool)
         n, K = D.shape[1], self._budget(pages[0])
         if K >= n:
-            made = Reduction(D, torch.arange(n, device=D.device).expand(D.shape[:2]))
+            plan = self._plan_of_all(n, D.device)
+            assignment = torch.arange(n, device=D.device).expand(D.shape[:2])
+            made = Reduction(D, assignment, None if plan is None else plan.expand(len(pages), n, n))
         else:
             made = self._reduce(D, w, K, pages)
         vectors, assignment, demand = made.vectors.to(device), made.assignment.to(device), w.to(device)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from pagefacets.data import PageVectors
 from pagefacets.errors import InputError
-from pagefacets.facets.compressor import Compressor, Reduction, at_least, one_of
+from pagefacets.facets.compressor import Compressor, Reduction, at_least, one_of, whole_number
 from pagefacets.facets.demand import soft_demand
 from pagefacets.facets.readout import lloyd_readout, spherical_step
 from pagefacets.facets.seeding import FirstSeed, seed_facets
@@ -49,14 +50,16 @@ class Magic(Compressor):
         super().__post_init__()
         at_least("tau", self.tau, 1e-3)
         at_least("epsilon", self.epsilon, 1e-4)
-        at_least("outer", self.outer, 1)
-        at_least("inner", self.inner, 1)
+        whole_number("outer", self.outer, 1)
+        whole_number("inner", self.inner, 1)
+        at_least("eta", self.eta, 0)
         if not 0 < self.eta <= 1:
             raise InputError(f"eta must lie in (0, 1], got {self.eta}")
         one_of("first_seed", self.first_seed, FirstSeed)
         one_of("source", self.source, Literal["demand", "uniform"])
         one_of("target", self.target, Target)
         one_of("readout", self.readout, Literal["lloyd", "transport"])
+        one_of("keep_plan", self.keep_plan, Literal[True, False])
 
     @property
     def needs_pool(self) -> bool:
@@ -64,8 +67,11 @@ class Magic(Compressor):
 
     def _weigh(self, D: Float[Tensor, "*B N p"], pool: CalibrationPool | None) -> Float[Tensor, "*B N"]:
         if self.source == "demand" and pool is not None:
-            return soft_demand(D, pool.tokens, self.tau)
+            return soft_demand(D, pool.tokens.to(D.device), self.tau)
         return super()._weigh(D, pool)
+
+    def _plan_of_all(self, n: int, device: torch.device) -> Float[Tensor, "N N"] | None:
+        return torch.eye(n, device=device) if self.keep_plan else None
 
     def _reduce(
         self, D: Float[Tensor, "*B N p"], w: Float[Tensor, "*B N"], K: int, pages: Sequence[PageVectors]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import multiprocessing
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import NamedTuple
 
@@ -52,8 +53,15 @@ def compress(
     progress: bool,
 ) -> Iterator[Facets]:
     """The work behind `Compressor.compress_many`; arguments are checked before the first page is asked for."""
+    if isinstance(pages, PageVectors | torch.Tensor):
+        raise InputError("compress_many takes several pages, got one: call compress, or put the page in a list")
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
+    alone = multiprocessing.current_process().daemon
+    if alone and workers is not None and workers > 1:
+        raise InputError(f"workers={workers} cannot start from a daemonic process, such as multiprocessing's: pass 1")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise InputError(f"device {str(device)!r} is not there: PyTorch sees no CUDA device")
     total = len(pages) if isinstance(pages, Sized) else None
     tasks = _tasks(pages, weights)
     first = next(tasks, None)
@@ -62,7 +70,8 @@ def compress(
         tasks = itertools.chain([first], tasks)
     if device.type == "cpu":
         if workers is None:
-            workers = available_cores() if total is None or total >= WORTH_WORKERS else 1
+            worth = not alone and (total is None or total >= WORTH_WORKERS)
+            workers = available_cores() if worth else 1
         results = _on_cores(compressor, tasks, pool, workers)
     else:
         results = _on_device(compressor, tasks, pool, device)
@@ -73,6 +82,8 @@ def _tasks(pages: Iterable[PageVectors | ArrayLike], weights: Iterable[ArrayLike
     own = None if weights is None else iter(weights)
     if isinstance(pages, VectorFile):
         origin = f" of {pages.name}"
+        if pages.kind == "facets":
+            raise InputError(f"{pages.name} already holds facets: compress the page vectors they were made from")
         # A view of its own, as a worker has by pickling: what it reads is given back after every run.
         view = copy.copy(pages)
         runs: Iterator[Sequence[PageVectors | ArrayLike]] = (
@@ -89,6 +100,8 @@ def _tasks(pages: Iterable[PageVectors | ArrayLike], weights: Iterable[ArrayLike
             raise InputError(f"weights end after page {start + len(batch) - 1}: every page needs its own")
         yield Task(start, origin, run, batch)
         start += len(run)
+    if own is not None and next(own, None) is not None:
+        raise InputError(f"weights go on after the last of {start} pages: every page needs its own, and no more")
 
 
 def _check(compressor: Compressor, first: Task, pool: CalibrationPool | None, *, weighted: bool) -> None:

@@ -52,8 +52,10 @@ class _Handle:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        form = _format_of(path)
+        self.identity = _identity(path)
         with noting_maps() as self.maps:
-            self.reader: Reader | None = _format_of(path).read(path)
+            self.reader: Reader | None = form.read(path)
 
     def open(self) -> Reader:
         if self.reader is None:
@@ -73,7 +75,7 @@ class VectorFile(_Pages):
     """The pages of a file as a sequence; each is read when it is asked for.
 
     A slice is a view of the same file. Pickling ships the path and the range, not the pages; the process that
-    unpickles opens the file once, however many slices of it arrive.
+    unpickles opens the file once, however many slices of it arrive, and refuses it when it was replaced meanwhile.
     """
 
     def __init__(self, path: Path, handle: _Handle, span: range) -> None:
@@ -191,7 +193,8 @@ class VectorFile(_Pages):
         return f"VectorFile({str(self._path)!r}, pages={len(self)}, kind={self.kind!r}, dim={self.dim}, {self.dtype})"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _reopen, (self._path.absolute(), self._span.start, self._span.stop, self._span.step)
+        self._handle.open()
+        return _reopen, (self._path, self._handle.identity, self._span.start, self._span.stop, self._span.step)
 
     @property
     def _reader(self) -> Reader:
@@ -234,7 +237,7 @@ class VectorFile(_Pages):
 
 def open_vectors(path: str | os.PathLike[str]) -> VectorFile:
     """The page vectors in a file or folder, whose format is told by its name."""
-    place = Path(path)
+    place = Path(path).absolute()
     handle = _Handle(place)
     return VectorFile(place, handle, range(len(handle.open())))
 
@@ -360,24 +363,29 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, Format]:
     return target, npy if folder else _FORMATS[suffix]
 
 
-_reopened: dict[Path, tuple[tuple[int, ...], _Handle]] = {}
+def _identity(path: Path) -> tuple[int, ...]:
+    """What tells the content of a path from what replaces it; a folder goes by what every writer of it changes."""
+    if path.is_dir():
+        listings = (path / lance.VERSIONS, path / npy.INDEX)
+        path = next((listing for listing in listings if listing.exists()), path)
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+_reopened: dict[Path, _Handle] = {}
 _MOST_REOPENED = 16
 
 
-def _reopen(path: Path, start: int, stop: int, step: int) -> VectorFile:
-    """A pickled view in this process, over a file opened once and again only when it has changed."""
+def _reopen(path: Path, identity: tuple[int, ...], start: int, stop: int, step: int) -> VectorFile:
+    """A pickled view in this process, over a file opened once."""
     if not path.exists():
         raise InputError(f"{path} does not exist here: worker processes need the file under the same path")
-    status = path.stat()
-    identity = (status.st_ino, status.st_mtime_ns, status.st_size)
-    known, handle = _reopened.get(path, ((), None))
-    if handle is None or known != identity or handle.reader is None:
+    if _identity(path) != identity:
+        raise FileFormatError(f"{path.name} has changed since it was opened: open it again")
+    handle = _reopened.get(path)
+    if handle is None or handle.identity != identity or handle.reader is None:
         handle = _Handle(path)
         while len(_reopened) >= _MOST_REOPENED:
             del _reopened[next(iter(_reopened))]
-        _reopened[path] = (identity, handle)
-    span = range(start, stop, step)
-    pages = len(handle.open())
-    if span and max(span) >= pages:
-        raise FileFormatError(f"{path.name} had at least {max(span) + 1} pages and has {pages} now: start again")
-    return VectorFile(path, handle, span)
+        _reopened[path] = handle
+    return VectorFile(path, handle, range(start, stop, step))

@@ -186,6 +186,8 @@ class CalibrationPool:
         target = Path(path)
         if not target.parent.is_dir():
             raise InputError(f"cannot write the pool to {target}: there is no folder {target.parent}, create it first")
+        if target.exists() and not is_pool(target):
+            raise InputError(f"{target} is no calibration pool and would be written over: name another path")
         tensors = {"tokens": self.tokens.cpu().contiguous()}
         header: dict[str, str] = {
             "format": _FORMAT,

@@ -161,3 +161,15 @@ def test_parquet_scans_stay_within_the_pages_asked_for(tmp_path):
     file = open_vectors(tmp_path / "x.parquet")
     for start, stop in [(0, 150), (0, 1), (149, 150), (50, 60), (54, 110), (16, 17), (70, 70)]:
         assert [int(page.vectors[0, 0]) for page in file[start:stop]] == list(range(start, stop))
+
+
+def test_slices_of_a_compressed_feather_file_decompress_a_batch_once(tmp_path):
+    values = np.repeat(np.arange(2000, dtype=np.float32), 40 * 32)
+    inner = pa.FixedSizeListArray.from_arrays(pa.array(values), 32)
+    outer = pa.ListArray.from_arrays(pa.array(np.arange(2001, dtype=np.int32) * 40), inner)
+    pyarrow.feather.write_feather(pa.table({"vectors": outer}), tmp_path / "x.feather", "lz4", chunksize=1000)
+    file = open_vectors(tmp_path / "x.feather")
+    before = pa.default_memory_pool().total_bytes_allocated()
+    for start in range(0, 2000, 32):
+        assert [int(page.vectors[0, 0]) for page in file[start : start + 32]] == list(range(2000))[start : start + 32]
+    assert pa.default_memory_pool().total_bytes_allocated() - before < 2 * values.nbytes

@@ -30,8 +30,8 @@ def importance_of(page: PageVectors, patches: Bool[Tensor, " N"], method: str) -
     """The importance of each patch."""
     if page.importance is None:
         raise InputError(
-            f"{method} needs the importance of each patch, which {_label(page)} lacks: encode the pages with "
-            f"'pagefacets encode ... --importance', or pass PageVectors(vectors, importance=...)"
+            f"{method} needs the importance of each patch, which {_label(page)} lacks: pass "
+            f"PageVectors(vectors, importance=...), the attention that each patch receives in the encoder"
         )
     unknown = patches & ~page.importance.isfinite()
     if bool(unknown.any()):
@@ -47,7 +47,7 @@ def grid_of(page: PageVectors, method: str) -> tuple[int, int]:
     if page.grid is None:
         raise InputError(
             f"{method} needs the patch grid, which {_label(page)} lacks or has lost with a dropped patch: pass "
-            f"PageVectors(vectors, grid=(columns, rows), image_mask=...), as the encoders of pagefacets do"
+            f"PageVectors(vectors, grid=(columns, rows), image_mask=...)"
         )
     return page.grid
 

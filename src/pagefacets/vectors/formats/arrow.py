@@ -1,7 +1,8 @@
 """Arrow IPC files (`.arrow`, `.feather`): the column layout of `columns.py`, mapped when read.
 
 Both the file and the stream format are read; the file format is written, uncompressed. Compressed files are read one
-record batch at a time, and streams, which have no index, are walked through once when opened.
+record batch at a time, of which the latest is kept, and streams, which have no index, are walked through once when
+opened.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class _Batches:
     def __init__(self, schema: Any, sizes: Iterable[int], batch: Callable[[int], Any]) -> None:
         self.schema, self._batch = schema, batch
         self._starts = [0, *itertools.accumulate(sizes)]
+        self._latest: tuple[int, tuple[str, ...], Any] = (-1, (), None)
 
     @classmethod
     def of(cls, buffer: Any) -> _Batches:
@@ -61,8 +63,11 @@ class _Batches:
 
     def block(self, index: int, columns: Sequence[str]) -> tuple[int, Sequence[Any]]:
         number = bisect.bisect_right(self._starts, index) - 1
-        batch = self._batch(number).select(list(columns))
-        batch.validate(full=True)
+        known, names, batch = self._latest
+        if (known, names) != (number, tuple(columns)):
+            batch = self._batch(number).select(list(columns))
+            batch.validate(full=True)
+            self._latest = (number, tuple(columns), batch)
         return self._starts[number], [batch]
 
     def scan(self, start: int, stop: int, columns: Sequence[str]) -> Iterator[Any]:

@@ -10,7 +10,9 @@ from pagefacets.extras import require
 from pagefacets.vectors.formats.columns import Table, batches_of, reading, schema_of
 from pagefacets.vectors.formats.record import Head, Reader, Record
 
-__all__ = ["is_table", "read", "write"]
+__all__ = ["VERSIONS", "is_table", "read", "write"]
+
+VERSIONS = "_versions"
 
 _BATCH_BYTES = 4 << 20
 _PAGES_AT_ONCE = 32
@@ -19,7 +21,7 @@ _NAME = "a Lance table"
 
 def is_table(path: Path) -> bool:
     """Whether a folder holds a Lance table."""
-    return (path / "_versions").is_dir()
+    return (path / VERSIONS).is_dir()
 
 
 def read(path: Path) -> Reader:
