@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from typing import final
+from collections.abc import Callable
+from typing import TypeAlias, final
 
-__all__ = ["FileFormatError", "InputError", "MissingExtraError", "PageError", "PagefacetsError", "PoolMismatchError"]
+__all__ = [
+    "FileFormatError",
+    "InputError",
+    "MissingExtraError",
+    "PageError",
+    "PagefacetsError",
+    "PoolMismatchError",
+    "Skipped",
+]
 
 
 class PagefacetsError(Exception):
@@ -26,6 +35,10 @@ class PageError(InputError):
 
     def __reduce__(self) -> tuple[type[PageError], tuple[str, str]]:
         return type(self), (self.place, self.why)
+
+
+# Is told of each page or document that cannot be used; the run then goes on without it.
+Skipped: TypeAlias = Callable[[PageError], None]
 
 
 @final

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TypeAlias
 
 from jaxtyping import Float
 from torch import Tensor
 
 from pagefacets.data import Page, PageVectors
-from pagefacets.errors import PageError
+from pagefacets.errors import Skipped
 
-__all__ = ["Encoder", "Skipped", "encoder"]
-
-# Is told of each page that cannot be encoded; the run then goes on without it.
-Skipped: TypeAlias = Callable[[PageError], None]
+__all__ = ["Encoder", "encoder"]
 
 # Encoders by name; any other name is a checkpoint, on a hub or in a local folder.
 ENCODERS = {"words": "pagefacets.vectors.words:WordsEncoder"}
