@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final, runtime_checkable
 
 import numpy as np
 import torch
@@ -132,6 +132,7 @@ class Words:
         return " ".join(self.texts)
 
 
+@runtime_checkable
 class PageContent(Protocol):
     """How the content of one page is read, when it is asked for; it pickles as a path or an address."""
 

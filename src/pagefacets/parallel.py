@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -67,7 +68,8 @@ def ordered(
         pool = loky.ProcessPoolExecutor(workers, initializer=_start, initargs=(constant,), env=_ENVIRONMENT)
         try:
             supply = iter(tasks)
-            ready = pool.submit(os.getpid)
+            with _interrupts_held():
+                ready = pool.submit(os.getpid)
             while not ready.done():
                 for task in itertools.islice(supply, 1):
                     with one_thread():
@@ -144,10 +146,23 @@ def _memory_folder() -> str | None:
     return folder if Path(folder).is_dir() and shutil.disk_usage(folder).free > _ROOM else None
 
 
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Processes started meanwhile never see Ctrl-C, not even while they load; this one sees it a moment later."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _start(constant: Path) -> None:
     global _shared
-    _shared = pickle.loads(constant.read_bytes())  # noqa: S301
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _shared = pickle.loads(constant.read_bytes())  # noqa: S301
     torch.set_num_threads(1)
 
 
