@@ -1,6 +1,9 @@
 """Worker processes: order, a bounded window, errors, and one thread each."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -67,3 +70,29 @@ def test_large_arrays_arrive_whole_and_writable_and_leave_no_file(tmp_path, monk
     next(early)
     early.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name == "nt", reason="POSIX signals")
+@pytest.mark.parametrize("after", [0.05, 0.4, 1.2])
+def test_ctrl_c_while_workers_load_is_told_once(tmp_path, after):
+    script = tmp_path / "loading.py"
+    script.write_text(
+        "import time, numpy as np\n"
+        "import pagefacets as pf\n"
+        "from pagefacets.facets import many\n"
+        "def pages():\n"
+        "    while True:\n"
+        "        print('started', flush=True)\n"
+        "        yield np.random.default_rng(0).standard_normal((200, 64), dtype=np.float32)\n"
+        "for facets in pf.compressor('random', budget=4).compress_many(pages(), workers=2):\n"
+        "    pass\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert child.stdout.readline() == "started\n"
+    time.sleep(after)
+    os.killpg(child.pid, signal.SIGINT)
+    _, errors = child.communicate(timeout=60)
+    assert errors.count("KeyboardInterrupt") == 1, errors
+    assert errors.count("Traceback") == 1, errors

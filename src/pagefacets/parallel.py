@@ -14,11 +14,13 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import cloudpickle
 import loky
+import loky.backend.resource_tracker
 import torch
 
 from pagefacets.products import one_thread
@@ -152,6 +154,9 @@ def _interrupts_held() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
+    # Starting one of these lets interrupts through again, so they start first.
+    resource_tracker.ensure_running()
+    loky.backend.resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -196,3 +196,13 @@ def test_configuration_comes_back_equal(make):
 def test_an_unknown_option_is_named(make):
     with pytest.raises(pf.InputError, match="has no option 'speed'"):
         make(ratio=0.1, speed="fast")
+
+
+def test_what_comes_back_belongs_to_the_caller(make):
+    facets = make(budget=7).compress(a_page(), a_pool())
+    assert not facets.vectors.is_inference()
+    facets.demand.mul_(2)
+    facets.assignment.add_(1)
+    weights = torch.ones(facets.k, 16, requires_grad=True)
+    (facets.vectors * weights).sum().backward()
+    torch.testing.assert_close(weights.grad, facets.vectors)

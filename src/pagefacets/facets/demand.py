@@ -9,26 +9,25 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pagefacets.errors import InputError
-from pagefacets.products import apply, gram
+from pagefacets.products import EXPONENT, apply, exponential_, gram
 
 __all__ = ["SAFE_TEMPERATURE", "check_weights", "soft_demand"]
 
 # With unit vectors a cosine over a temperature of at least this much stays inside float32 under a bare exponential;
 # below it the logarithmic domain is needed.
 SAFE_TEMPERATURE = 0.03
-LOG2_E = math.log2(math.e)
 
 
 def soft_demand(D: Float[Tensor, "*B N p"], Q: Float[Tensor, "L p"], tau: float) -> Float[Tensor, "*B N"]:
     """ŵ_j = mean_q softmax_j(q·d_j / τ) over unit rows; sums to 1."""
     fast = tau >= SAFE_TEMPERATURE
-    scaled = D * ((LOG2_E if fast else 1.0) / tau)
     w = torch.zeros(D.shape[:-1], device=D.device, dtype=D.dtype)
     for q in torch.split(Q, _block(D)):
-        tokens = q if D.ndim == 2 else q.expand(*D.shape[:-2], *q.shape)
-        X = gram(tokens, scaled)
+        # The tokens are scaled and not the rows: what a page needs should fit a core's cache.
+        tokens = q * ((EXPONENT if fast else 1.0) / tau)
+        X = gram(tokens if D.ndim == 2 else tokens.expand(*D.shape[:-2], *q.shape), D)
         if fast:
-            X.exp2_()
+            exponential_(X)
             w += apply(X.mT, X.sum(-1).reciprocal_())
         else:
             w += torch.softmax(X, dim=-1).sum(-2)
@@ -37,7 +36,7 @@ def soft_demand(D: Float[Tensor, "*B N p"], Q: Float[Tensor, "L p"], tau: float)
 
 def _block(D: Float[Tensor, "*B N p"]) -> int:
     """Tokens at a time: on a CPU a block of scores stays in the second-level cache, elsewhere within half a GB."""
-    scores = 160_000 if D.device.type == "cpu" else 1 << 27
+    scores = 120_000 if D.device.type == "cpu" else 1 << 27
     return max(16, scores // max(1, math.prod(D.shape[:-1])))
 
 

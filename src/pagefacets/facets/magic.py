@@ -17,7 +17,7 @@ from pagefacets.facets.demand import soft_demand
 from pagefacets.facets.readout import lloyd_readout, spherical_step
 from pagefacets.facets.seeding import FirstSeed, seed_facets
 from pagefacets.facets.sinkhorn import Target, transport
-from pagefacets.products import gram
+from pagefacets.products import best_column, gram
 from pagefacets.vectors.pool import CalibrationPool
 
 __all__ = ["Magic"]
@@ -80,8 +80,8 @@ class Magic(Compressor):
         F = seed_facets(D, K, first=self.first_seed, w=w)
         for _ in range(self.outer):
             plan = transport(gram(F, D), a, self.epsilon, self.inner, self.target)
-            F = spherical_step(F, gram(plan.W, D.mT), self.eta)
-        assignment = gram(D, F).argmax(-1)
+            F = spherical_step(F, plan.barycentres(D), self.eta)
+        assignment = best_column(gram(F, D))
         if self.readout == "lloyd":
             F = lloyd_readout(D, a, assignment, F)
         return Reduction(F, assignment, plan.W if self.keep_plan else None)

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from pagefacets.facets.demand import LOG2_E, SAFE_TEMPERATURE
-from pagefacets.products import apply
+from pagefacets.facets.demand import SAFE_TEMPERATURE
+from pagefacets.products import EXPONENT, apply, exponential_, gram
 
 __all__ = ["Plan", "Target", "transport"]
 
@@ -17,14 +17,29 @@ Target: TypeAlias = Literal["balanced", "free"]
 
 
 class Plan(NamedTuple):
-    """A transport plan T = mass · W, held as its row-normalised part and its row sums."""
+    """A transport plan T = r · G: rows G whose scale carries no meaning of its own, their sums, and the scale r."""
 
-    W: Float[Tensor, "*B K N"]
-    mass: Float[Tensor, "*B K"]
+    G: Float[Tensor, "*B K N"]
+    sums: Float[Tensor, "*B K"]
+    r: Float[Tensor, "*B K"]
 
     @property
     def T(self) -> Float[Tensor, "*B K N"]:
-        return self.mass.unsqueeze(-1) * self.W
+        return self.r.unsqueeze(-1) * self.G
+
+    @property
+    def W(self) -> Float[Tensor, "*B K N"]:
+        """The rows, each summing to 1."""
+        return self.G / self.sums.unsqueeze(-1)
+
+    @property
+    def mass(self) -> Float[Tensor, "*B K"]:
+        """The row sums of T."""
+        return self.r * self.sums
+
+    def barycentres(self, D: Float[Tensor, "*B N p"]) -> Float[Tensor, "*B K p"]:
+        """W D, without the pass over the plan that W costs."""
+        return gram(self.G, D.mT) / self.sums.unsqueeze(-1)
 
 
 def transport(
@@ -47,19 +62,20 @@ def _scaling(
     S: Float[Tensor, "*B K N"], a: Float[Tensor, "*B N"], epsilon: float, iterations: int, target: Target
 ) -> Plan:
     """Sinkhorn on scalings r = exp(u), c = exp(v): one exponential, then matrix-vector products only."""
-    G = (S * (LOG2_E / epsilon)).exp2_()
+    G = exponential_(S * (EXPONENT / epsilon))
     if target == "free":
-        T = G * (a / G.sum(-2)).unsqueeze(-2)
+        r = torch.ones_like(G[..., 0])
+        c = a / G.sum(-2)
     else:
         b = a.sum(-1, keepdim=True) / S.shape[-2]
         r = b / G.sum(-1)
-        c = a / apply(G.mT, r)
+        Gt = G.mT
+        c = a / apply(Gt, r)
         for _ in range(iterations - 1):
             r = b / apply(G, c)
-            c = a / apply(G.mT, r)
-        T = G.mul_(c.unsqueeze(-2)).mul_(r.unsqueeze(-1))
-    mass = T.sum(-1)
-    return Plan(T.div_(mass.clamp_min(torch.finfo(T.dtype).tiny).unsqueeze(-1)), mass)
+            c = a / apply(Gt, r)
+    sums = apply(G, c).clamp_min_(torch.finfo(G.dtype).tiny)
+    return Plan(G.mul_(c.unsqueeze(-2)), sums, r)
 
 
 def _log_domain(
@@ -77,4 +93,4 @@ def _log_domain(
             u = log_b - torch.logsumexp(M + v.unsqueeze(-2), dim=-1)
             v = log_a - torch.logsumexp(M + u.unsqueeze(-1), dim=-2)
     rows = M + v.unsqueeze(-2)
-    return Plan(torch.softmax(rows, dim=-1), torch.exp(torch.logsumexp(rows, dim=-1) + u))
+    return Plan(torch.softmax(rows, dim=-1), torch.ones_like(u), torch.exp(torch.logsumexp(rows, dim=-1) + u))
