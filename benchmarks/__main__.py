@@ -2,6 +2,8 @@
 
 import sys
 
-from benchmarks import baselines_speed, claim_lotte, compress_speed, growth, maxsim_speed
+from benchmarks import baselines_speed, claim_lotte, compress_speed, cuda_speed, growth, maxsim_speed
 
-sys.exit(max(script.main() for script in (maxsim_speed, compress_speed, baselines_speed, growth, claim_lotte)))
+sys.exit(
+    max(script.main() for script in (maxsim_speed, compress_speed, cuda_speed, baselines_speed, growth, claim_lotte))
+)
