@@ -268,7 +268,7 @@ def test_half_an_adapter_or_none_is_an_error(copied):
     refused(copied / "adapter", "holds no LoRA matrices")
 
 
-@pytest.mark.parametrize(("setting", "value"), [("use_dora", True), ("fan_in_fan_out", True), ("bias", "all")])
+@pytest.mark.parametrize(("setting", "value"), [("lora_bias", True), ("fan_in_fan_out", True), ("bias", "all")])
 def test_adapters_beyond_plain_lora_are_an_error(copied, setting, value):
     change_json(copied / "adapter" / "adapter_config.json", **{setting: value})
     refused(copied / "adapter", f"asks for {setting}=.*merge the adapter into its base with peft")

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from pagefacets.data import Page, PageVectors
 from pagefacets.errors import InputError, PageError, Skipped
+from pagefacets.vectors.backbones.adapters import LoraAdapter
 from pagefacets.vectors.backbones.batches import Batches
 from pagefacets.vectors.backbones.importance import last_row
 from pagefacets.vectors.backbones.parts import Parts
 from pagefacets.vectors.backbones.pixels import ShapedPixels
 from pagefacets.vectors.backbones.prompts import PageInput, pad, page_positions, query_ids
-from pagefacets.vectors.backbones.weights import LoraAdapter, Retriever, load_retriever
+from pagefacets.vectors.backbones.weights import Retriever, load_retriever
 from pagefacets.vectors.checkpoints import checkpoint_file
 from pagefacets.vectors.encoder import Encoder
 

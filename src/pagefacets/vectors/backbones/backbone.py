@@ -13,10 +13,10 @@ from torch import Tensor
 
 from pagefacets.errors import InputError
 from pagefacets.extras import require
-from pagefacets.vectors.backbones.adapters import base_of, merge_adapter
+from pagefacets.vectors.backbones.adapters import adapter_of, base_of
 from pagefacets.vectors.backbones.pixels import ShapedPixels
 from pagefacets.vectors.backbones.sequences import Positions, Prompt, Prompter, stack
-from pagefacets.vectors.backbones.weights import read_weights
+from pagefacets.vectors.backbones.weights import filled, read_weights
 from pagefacets.vectors.checkpoints import checkpoint_file, read_json
 
 __all__ = ["Architecture", "Backbone", "Source", "States"]
@@ -150,16 +150,13 @@ class Backbone:
         weights = read_weights(self.base, revision=self._base_revision)
         apart = {key: weights.pop(key) for key in [*weights] if key.startswith(source.apart)} if source.apart else {}
         appended = self._appended_rows(apart)
-        model = self._filled(weights)
+        kind = self._architecture
+        dtype = getattr(torch, self.dtype)
+        model = filled(self.base, kind, f"{kind}Model", self._config, weights, dtype=dtype)
         if self.base != source.name or source.folder:
-            merge_adapter(
-                model,
-                source.name,
-                folder=source.folder,
-                task=source.task,
-                revision=source.revision,
-                ignore=source.apart,
-            )
+            adapter = adapter_of(source.name, folder=source.folder, task=source.task, revision=source.revision)
+            if not adapter.add_to(dict(model.named_parameters()), ignore=source.apart):
+                raise InputError(f"the adapter of {source.name} changes nothing: is it of this family?")
         table = model.get_input_embeddings()
         grown = torch.cat((table.weight, *(rows.to(table.weight.dtype) for rows in appended)))
         table.weight = torch.nn.Parameter(grown, requires_grad=False)
@@ -173,32 +170,6 @@ class Backbone:
             last.config = copy.deepcopy(last.config)
             last.config._attn_implementation = "eager"
         return model.eval().requires_grad_(False).to(self.device)
-
-    def _filled(self, weights: dict[str, Tensor]) -> Any:
-        logging = self._transformers.logging
-        verbosity = logging.get_verbosity()
-        logging.set_verbosity_error()
-        logging.disable_progress_bar()
-        try:
-            model, report = getattr(self._transformers, f"{self._architecture}Model").from_pretrained(
-                None,
-                config=self._config,
-                state_dict=weights,
-                dtype=getattr(torch, self.dtype),
-                attn_implementation="sdpa",
-                output_loading_info=True,
-            )
-        finally:
-            logging.set_verbosity(verbosity)
-            logging.enable_progress_bar()
-        faults = {"missing_keys": "lacks", "unexpected_keys": "has foreign", "mismatched_keys": "misshapes"}
-        for keys, fault in faults.items():
-            if found := report[keys]:
-                raise InputError(
-                    f"{self.base} {fault} weights of a {self._architecture}, {len(found)} such as {min(found)}: is it "
-                    "a checkpoint of this family?"
-                )
-        return model
 
     def _appended_rows(self, apart: dict[str, Tensor]) -> list[Tensor]:
         rows = []

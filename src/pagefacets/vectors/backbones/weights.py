@@ -8,13 +8,11 @@ another shape is an error, never a random number.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -24,18 +22,28 @@ from pagefacets.errors import FileFormatError, InputError
 from pagefacets.extras import require
 from pagefacets.vectors.checkpoints import checkpoint_file, read_json
 
-__all__ = ["LoraAdapter", "Retriever", "canonical", "load_retriever", "read_weights"]
+__all__ = ["Adapter", "Retriever", "canonical", "filled", "load_retriever", "read_weights", "tensors"]
 
 _HEADS = ("custom_text_proj", "embedding_proj_layer", "multi_vector_projector")
 # Heads for other uses, which multi-vector retrieval never calls.
 _UNUSED = ("lm_head", "language_model.lm_head", "single_vector_projector")
 _PARTS = r"(?=(?:language_model|visual|vision_tower|multi_modal_projector)\.)"
-_LORA = re.compile(r"(?P<module>.+)\.lora_(?P<side>[AB])(?:\.(?P<adapter>[^.]+))?\.weight")
-# What a LoRA adapter may ask for beyond B A scaled, and the value that asks for nothing.
-_PLAIN_LORA = {"use_dora": False, "fan_in_fan_out": False, "lora_bias": False, "bias": "none"}
-
 _MODELS = {"qwen2_vl": "Qwen2VLModel", "qwen2_5_vl": "Qwen2_5_VLModel", "paligemma": "PaliGemmaModel"}
 _CONFIGS = {"qwen2_vl": "Qwen2VLConfig", "qwen2_5_vl": "Qwen2_5_VLConfig", "paligemma": "PaliGemmaConfig"}
+
+
+@runtime_checkable
+class Adapter(Protocol):
+    """What changes the weights of a base."""
+
+    @property
+    def replaced(self) -> Mapping[str, Tensor]:
+        """Weights that take the place of the base's own."""
+        ...
+
+    def add_to(self, weights: Mapping[str, Tensor]) -> int:
+        """Add to the base's weights, in place."""
+        ...
 
 
 class Retriever(nn.Module):
@@ -58,68 +66,6 @@ class Retriever(nn.Module):
         return nn.functional.normalize(self.projection(hidden).float(), dim=-1)
 
 
-@dataclass(frozen=True)
-class LoraAdapter:
-    """A LoRA adapter as it lies on disk: products of two thin matrices to add to weights, and weights to replace."""
-
-    name: str
-    pairs: Mapping[str, tuple[Tensor, Tensor]]
-    replaced: Mapping[str, Tensor]
-    config: Mapping[str, Any]
-
-    @classmethod
-    def read(cls, name: str, weights: Path, config: Path, *, task: str | None = None) -> LoraAdapter:
-        """Of an adapter with several tasks, the matrices of `task` alone."""
-        settings = read_json(config)
-        for setting, plain in _PLAIN_LORA.items():
-            if (settings.get(setting) or plain) != plain:
-                raise InputError(
-                    f"{config} asks for {setting}={settings[setting]!r}, which is not added in here: merge the adapter "
-                    "into its base with peft (merge_and_unload) and pass the folder of the merged model"
-                )
-        sides: dict[str, dict[str, Tensor]] = {}
-        replaced: dict[str, Tensor] = {}
-        for key, tensor in _tensors(weights):
-            match = _LORA.fullmatch(key)
-            if match is None:
-                target = canonical(key.replace(".modules_to_save.", "."))
-                if target is not None:
-                    replaced[target] = tensor
-                continue
-            adapter = match["adapter"]
-            if task is not None and adapter not in (task, None):
-                continue
-            target = canonical(match["module"] + ".weight")
-            if target is not None:
-                sides.setdefault(target, {})[match["side"]] = tensor
-        halves = [target for target, both in sides.items() if len(both) != 2]
-        if halves or not (sides or replaced):
-            told = f"only one of the two matrices of {halves[0]}" if halves else "no LoRA matrices"
-            told += "" if task is None else f" for task {task!r}"
-            raise InputError(f"{weights} holds {told}: it is not a whole adapter, download or save it again")
-        return cls(name, {target: (both["A"], both["B"]) for target, both in sides.items()}, replaced, settings)
-
-    def scale(self, module: str) -> float:
-        """What B A is multiplied by at a module."""
-        rank = _by_pattern(self.config.get("rank_pattern"), module, self.config["r"])
-        alpha = _by_pattern(self.config.get("alpha_pattern"), module, self.config["lora_alpha"])
-        return alpha / (math.sqrt(rank) if self.config.get("use_rslora") else rank)
-
-    @torch.no_grad()
-    def add_to(self, weights: Mapping[str, Tensor]) -> None:
-        """Add the adapter to weights in place, each sum formed in float32 and rounded once."""
-        for target, (A, B) in self.pairs.items():
-            weight = weights.get(_present(target, weights))
-            if weight is None or weight.shape != (B.shape[0], A.shape[1]) or A.shape[0] != B.shape[1]:
-                found = "no such weight" if weight is None else f"a weight of shape {tuple(weight.shape)}"
-                raise InputError(
-                    f"the adapter {self.name} changes {target} by matrices of shape {tuple(B.shape)} and "
-                    f"{tuple(A.shape)}, but its base has {found}: pass base= with the checkpoint it was trained on"
-                )
-            change = B.to(weight.device, torch.float32) @ A.to(weight.device, torch.float32)
-            weight.copy_(weight.float() + self.scale(target.removesuffix(".weight")) * change)
-
-
 def canonical(key: str) -> str | None:
     """The one name of a weight, whoever saved it; None where retrieval has no use for it."""
     key = key.removeprefix("base_model.model.").removeprefix("vlm.")
@@ -139,7 +85,7 @@ def load_retriever(
     config: Mapping[str, Any],
     *,
     revision: str | None,
-    adapter: LoraAdapter | None,
+    adapter: Adapter | None,
     dtype: torch.dtype,
     device: torch.device,
     attention: str,
@@ -173,7 +119,7 @@ def read_weights(name: str, *, revision: str | None = None) -> dict[str, Tensor]
     weights: dict[str, Tensor] = {}
     for file in files:
         path = checkpoint_file(name, file, revision=revision)
-        for key, tensor in _tensors(path):
+        for key, tensor in tensors(path):
             target = canonical(key)
             if target is not None:
                 weights[target] = tensor
@@ -188,10 +134,25 @@ def _vlm(
     if kind not in _MODELS:
         raise InputError(f"{name} is built on a {kind!r} model, expected one of {', '.join(_MODELS)}")
     described = getattr(transformers, _CONFIGS[kind]).from_dict(dict(config))
+    return filled(name, kind, _MODELS[kind], described, weights, dtype=dtype, attention=attention)
+
+
+def filled(
+    name: str,
+    kind: str,
+    model: str,
+    config: Any,
+    weights: dict[str, Tensor],
+    *,
+    dtype: torch.dtype,
+    attention: str = "sdpa",
+) -> Any:
+    """The model of transformers called `model` with just these weights; `name` and `kind` are for errors."""
+    transformers = require("transformers", extra="hub")
     with _quiet():
-        vlm, found = getattr(transformers, _MODELS[kind]).from_pretrained(
+        made, found = getattr(transformers, model).from_pretrained(
             None,
-            config=described,
+            config=config,
             state_dict=weights,
             dtype=dtype,
             attn_implementation=attention,
@@ -210,28 +171,16 @@ def _vlm(
             f"{name} stores {key} in shape {tuple(stored)} but its config.json asks for {tuple(expected)}: the two are "
             "of different models, download or save it again"
         )
-    return vlm
+    return made
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
+def tensors(path: Path) -> Iterator[tuple[str, Tensor]]:
     try:
         with safe_open(path, framework="pt") as file:
             for key in file.keys():  # noqa: SIM118 - a safetensors file is no mapping
                 yield key, file.get_tensor(key)
     except SafetensorError as error:
         raise FileFormatError(f"{path} is no whole safetensors file ({error}): download or save it again") from error
-
-
-def _present(target: str, weights: Mapping[str, Tensor]) -> str:
-    """transformers has dropped a level of SigLIP's modules which older adapters still name."""
-    return target if target in weights else target.replace(".vision_model.", ".")
-
-
-def _by_pattern(patterns: Mapping[str, Any] | None, module: str, default: float) -> float:
-    for pattern, value in (patterns or {}).items():
-        if re.match(rf"(.*\.)?({pattern})$", module):
-            return float(value)
-    return float(default)
 
 
 @contextmanager
