@@ -2,8 +2,26 @@
 
 import sys
 
-from benchmarks import baselines_speed, claim_lotte, compress_speed, cuda_speed, growth, maxsim_speed
-
-sys.exit(
-    max(script.main() for script in (maxsim_speed, compress_speed, cuda_speed, baselines_speed, growth, claim_lotte))
+from benchmarks import (
+    baselines_speed,
+    claim_lotte,
+    compress_speed,
+    cuda_speed,
+    growth,
+    maxsim_speed,
+    mpdocvqa,
+    words_speed,
 )
+
+SCRIPTS = (
+    maxsim_speed,
+    compress_speed,
+    cuda_speed,
+    baselines_speed,
+    growth,
+    words_speed,
+    claim_lotte,
+    mpdocvqa,
+)
+
+sys.exit(max(script.main() for script in SCRIPTS))

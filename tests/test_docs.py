@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -12,6 +14,12 @@ def programs(page):
     """The Python blocks of a page whose first line names a file, by that name."""
     blocks = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
     return dict(blocks)
+
+
+def test_every_page_is_in_the_contents_once():
+    contents = yaml.safe_load((DOCS.parent / "mkdocs.yml").read_text())["nav"]
+    listed = [page for entry in contents for page in entry.values()]
+    assert sorted(listed) == sorted(path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md"))
 
 
 def test_a_method_of_ones_own_works_as_written(tmp_path):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -96,3 +97,38 @@ def test_ctrl_c_while_workers_load_is_told_once(tmp_path, after):
     _, errors = child.communicate(timeout=60)
     assert errors.count("KeyboardInterrupt") == 1, errors
     assert errors.count("Traceback") == 1, errors
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="processes are looked up in /proc")
+def test_workers_and_their_files_outlive_a_killed_parent_by_a_moment(tmp_path):
+    script = tmp_path / "killed.py"
+    script.write_text(
+        "import os, time\n"
+        "from pagefacets import parallel\n"
+        f"parallel._memory_folder = lambda: {str(tmp_path)!r}\n"
+        "def work(shared, task):\n"
+        "    time.sleep(0.05)\n"
+        "    return os.getpid()\n"
+        "for process in parallel.ordered(work, iter(int, 1), workers=2, shared=None):\n"
+        "    print(process, flush=True)\n"
+    )
+    child = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    workers = set()
+    while len(workers) < 2:
+        workers |= {int(child.stdout.readline())} - {child.pid}
+    assert list(tmp_path.glob("pagefacets-*"))
+    child.kill()
+    child.communicate(timeout=60)  # ends when no process holds the pipe any more
+    deadline = time.monotonic() + 30
+    while any(is_running(worker) for worker in workers):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert list(tmp_path.glob("pagefacets-*")) == []
+
+
+def is_running(process):
+    """Whether it is there, and more than an entry that nobody has asked for its exit status."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False

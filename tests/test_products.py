@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pagefacets import products
-from pagefacets.products import EXPONENT, apply, best_column, exponential_, gram, one_thread
+from pagefacets.products import EXPONENT, affine, apply, best_column, exponential_, gram, one_thread
 
 
 @pytest.fixture(autouse=True, params=["oneDNN", "MKL"], scope="module")
@@ -58,3 +58,12 @@ def test_one_thread_puts_the_count_back_even_after_an_error():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 2), (7, 384, 1152), (130, 33, 5)])
+def test_a_layer_is_a_product_and_a_bias(shape):
+    n, p, m = shape
+    generator = torch.Generator().manual_seed(0)
+    X, W, b = (torch.randn(*size, generator=generator) for size in ((n, p), (m, p), (m,)))
+    expected = X.double() @ W.double().T + b.double()
+    torch.testing.assert_close(affine(X, W, b).double(), expected, atol=1e-4, rtol=1e-5)

@@ -23,14 +23,21 @@ if TYPE_CHECKING:
     from pagefacets.facets.magic import Magic
     from pagefacets.facets.registry import compressor
     from pagefacets.interaction import PackedPages, maxsim
+    from pagefacets.pages.datasets import Dataset, Query, open_dataset
+    from pagefacets.pages.source import open_pages
+    from pagefacets.vectors.cache import Cache, encode
+    from pagefacets.vectors.encoder import Encoder, encoder
     from pagefacets.vectors.files import VectorFile, open_vectors, save_vectors
     from pagefacets.vectors.pool import CalibrationPool
 
 _HOME = {
+    "Cache": "vectors.cache",
     "CalibrationPool": "vectors.pool",
     "Comparison": "evidence.comparison",
     "Compressor": "facets.compressor",
+    "Dataset": "pages.datasets",
     "Diagnostics": "evidence.diagnostics",
+    "Encoder": "vectors.encoder",
     "Facets": "data",
     "FileFormatError": "errors",
     "Hit": "data",
@@ -38,29 +45,37 @@ _HOME = {
     "Magic": "facets.magic",
     "MissingExtraError": "errors",
     "PackedPages": "interaction",
-    "PageDiagnostics": "evidence.diagnostics",
     "Page": "data",
+    "PageDiagnostics": "evidence.diagnostics",
     "PageError": "errors",
     "PageVectors": "data",
     "PagefacetsError": "errors",
     "PoolMismatchError": "errors",
+    "Query": "pages.datasets",
     "VectorFile": "vectors.files",
     "Words": "data",
     "compare": "evidence.compare",
     "compressor": "facets.registry",
     "diagnose": "evidence.diagnostics",
     "diagnose_many": "evidence.diagnostics",
+    "encode": "vectors.cache",
+    "encoder": "vectors.encoder",
     "maxsim": "interaction",
+    "open_dataset": "pages.datasets",
+    "open_pages": "pages.source",
     "open_vectors": "vectors.files",
     "rank": "answers.search",
     "save_vectors": "vectors.files",
 }
 
 __all__ = [
+    "Cache",
     "CalibrationPool",
     "Comparison",
     "Compressor",
+    "Dataset",
     "Diagnostics",
+    "Encoder",
     "Facets",
     "FileFormatError",
     "Hit",
@@ -74,6 +89,7 @@ __all__ = [
     "PageVectors",
     "PagefacetsError",
     "PoolMismatchError",
+    "Query",
     "VectorFile",
     "Words",
     "__version__",
@@ -81,7 +97,11 @@ __all__ = [
     "compressor",
     "diagnose",
     "diagnose_many",
+    "encode",
+    "encoder",
     "maxsim",
+    "open_dataset",
+    "open_pages",
     "open_vectors",
     "rank",
     "save_vectors",

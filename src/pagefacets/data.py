@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, final, runtime_checkable
 
 import numpy as np
@@ -96,15 +96,15 @@ def _reduced(thing: PageVectors | Facets) -> tuple[Any, ...]:
     """How pages and facets travel between processes: as plain arrays, which cost a copy and nothing else."""
     values: dict[str, Any] = {}
     bfloat16 = []
-    for field in fields(thing):
-        value = getattr(thing, field.name)
+    for one in fields(thing):
+        value = getattr(thing, one.name)
         if isinstance(value, Tensor):
             value = value.cpu().contiguous()
             if value.dtype == torch.bfloat16:
-                bfloat16.append(field.name)
+                bfloat16.append(one.name)
                 value = value.view(torch.int16)
             value = value.numpy()
-        values[field.name] = value
+        values[one.name] = value
     return _rebuilt, (type(thing), values, tuple(bfloat16))
 
 
@@ -359,8 +359,28 @@ class Facets:
 @final
 @dataclass(frozen=True)
 class Hit:
-    """One answer: a page, its score, and its place in the ranking counted from 1."""
+    """One answer: a page, its score, and its place in the ranking counted from 1.
+
+    Of an index it also tells the document and the page's number in it, and `explain()` says why it was found.
+    """
 
     score: float
     page: str
     rank: int
+    source: str | None = None
+    number: int | None = None
+    reason: Callable[[], Any] | None = field(default=None, repr=False, compare=False)
+
+    def explain(self) -> Any:
+        """The evidence: which facet each query token chose, and the places on the page behind it."""
+        if self.reason is None:
+            raise InputError("this hit was ranked among vectors at hand: search an index to have its evidence")
+        return self.reason()
+
+    def boxes(self) -> Any:
+        """The places on the page that made it a hit, each with its weight."""
+        return self.explain().boxes()
+
+    def heatmap(self) -> Any:
+        """A picture of the page with those places drawn on it; it has `save`."""
+        return self.explain().heatmap()

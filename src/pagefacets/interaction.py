@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import threading
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import final
+from typing import TypeAlias, final
 
 import numpy as np
 import torch
@@ -15,12 +20,35 @@ from pagefacets.data import ArrayLike, Facets, PageVectors, as_matrix, as_tensor
 from pagefacets.errors import InputError
 from pagefacets.products import gram
 
-__all__ = ["PackedPages", "maxsim", "maxsim_reference"]
+__all__ = ["PackedPages", "StoredRows", "maxsim", "maxsim_reference"]
 
-# Scores computed at a time: one block of them stays in a processor's cache between the product and the maximum.
+Offsets: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
+
+
+# Scores computed at a time on an accelerator, and bytes of rows and scores on a CPU: a block of them stays in the cache
+# of one core between the product and the maximum.
 BLOCK = 300_000
+CACHED = 1 << 21
+# Pages with fewer vectors than this on average are reduced row by row.
+SHORT = 24
 # Query tokens scored at a time, which bounds memory when many queries come at once.
 TOKENS = 1024
+
+
+class StoredRows(ABC):
+    """Rows in another form than numbers, which become numbers block by block when they are scored."""
+
+    shape: tuple[int, int]
+    device: torch.device
+
+    @abstractmethod
+    def __getitem__(self, rows: slice) -> Float[Tensor, "S p"]:
+        """Some neighbouring rows in float32."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of all rows as they are stored."""
 
 
 @final
@@ -31,7 +59,7 @@ class PackedPages:
     `bias`, where there is one, is added to a page's score once per query token (the facets' offset).
     """
 
-    rows: Float[Tensor, "R p"]
+    rows: Float[Tensor, "R p"] | StoredRows
     offsets: Int[Tensor, " P1"]
     bias: Float[Tensor, " P"] | None = None
 
@@ -75,18 +103,18 @@ class PackedPages:
         return self.offsets.shape[0] - 1
 
     def __repr__(self) -> str:
-        return (
-            f"PackedPages({len(self)} pages, {self.rows.shape[0]} vectors of {self.rows.shape[1]}, {self.rows.dtype})"
-        )
+        kind = self.rows.dtype if isinstance(self.rows, Tensor) else "stored"
+        return f"PackedPages({len(self)} pages, {self.rows.shape[0]} vectors of {self.rows.shape[1]}, {kind})"
 
     @property
     def nbytes(self) -> int:
-        return self.rows.numel() * self.rows.element_size()
+        return self.rows.nbytes
 
     def to(self, device: str | torch.device) -> PackedPages:
         """The same pages with their rows on `device`; the offsets stay on the host."""
         bias = None if self.bias is None else self.bias.to(device)
-        return PackedPages(self.rows.to(device), self.offsets, bias)
+        rows = self.rows if isinstance(self.rows, Tensor) else self.rows[0 : self.rows.shape[0]].half()
+        return PackedPages(rows.to(device), self.offsets, bias)
 
 
 def maxsim(
@@ -166,32 +194,77 @@ def _batches(queries: list[Tensor]) -> list[list[Tensor]]:
 
 def _score(queries: list[Tensor], packed: PackedPages) -> Float[Tensor, "Q P"]:
     tokens = queries[0] if len(queries) == 1 else torch.cat(queries)
-    best = torch.empty(tokens.shape[0], len(packed), device=tokens.device)
-    offsets = packed.offsets.numpy()
-    per_block = max(1024, BLOCK // tokens.shape[0])
-    start = 0
-    while start < len(packed):
+    counts = [query.shape[0] for query in queries]
+    scores = torch.empty(len(queries), len(packed), device=tokens.device)
+    if tokens.device.type == "cpu":
+        per_block = max(1024, CACHED // (4 * sum(tokens.shape)))
+    else:
+        per_block = max(1024, BLOCK // tokens.shape[0])
+    blocks = iter(_blocks(packed.offsets.numpy(), per_block))
+
+    def sweep() -> None:
+        for start, stop in blocks:
+            best = _block_maxima(tokens, packed, start, stop)
+            if packed.bias is not None:
+                best = best + packed.bias[start:stop]
+            # Sums of float32 in float64 are exact, but for extremes: equal pages score the same wherever they stand.
+            for query, part in enumerate(torch.split(best.double(), counts)):
+                scores[query, start:stop] = part.sum(0)
+
+    workers = torch.get_num_threads() if tokens.device.type == "cpu" and len(packed) > 1 else 1
+    if workers == 1 or packed.rows.shape[0] <= 2 * per_block:
+        sweep()
+    else:
+        # One thread for each block beats all threads on one block after another: nobody waits for the slowest.
+        threads = _threads(workers)
+        for done in [threads.submit(sweep) for _ in range(workers)]:
+            done.result()
+    return scores
+
+
+def _blocks(offsets: Offsets, per_block: int) -> list[tuple[int, int]]:
+    """Runs of whole pages of about so many rows."""
+    blocks, start, pages = [], 0, len(offsets) - 1
+    while start < pages:
         stop = int(np.searchsorted(offsets, offsets[start] + per_block, side="right")) - 1
-        stop = min(len(packed), max(start + 1, stop))
-        scores = gram(tokens, packed.rows[offsets[start] : offsets[stop]].float())
-        best[:, start:stop] = _page_maxima(scores, offsets[start : stop + 1] - offsets[start])
+        stop = min(pages, max(start + 1, stop))
+        blocks.append((start, stop))
         start = stop
-    if packed.bias is not None:
-        best += packed.bias
-    if len(queries) == 1:
-        return best.sum(0, keepdim=True)
-    return torch.stack([part.sum(0) for part in torch.split(best, [q.shape[0] for q in queries])])
+    return blocks
 
 
-def _page_maxima(
-    scores: Float[Tensor, "M R"], offsets: np.ndarray[tuple[int], np.dtype[np.int64]]
-) -> Float[Tensor, "M P"]:
-    """The largest score of each token within each page of a block."""
+@functools.cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    """Threads that compute on one core each; they wait for the next query."""
+    before = torch.get_num_threads()
+    threads = ThreadPoolExecutor(count, "maxsim", initializer=torch.set_num_threads, initargs=(1,))
+    barrier = threading.Barrier(count)
+    list(threads.map(lambda _: barrier.wait(), range(count)))
+    # What a thread sets for itself is also what threads that start later begin with.
+    torch.set_num_threads(before)
+    return threads
+
+
+# Threads do not survive a fork: a child starts its own.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_threads.cache_clear)
+
+
+def _block_maxima(tokens: Float[Tensor, "M p"], packed: PackedPages, start: int, stop: int) -> Float[Tensor, "M S"]:
+    """The largest score of each token within each of some neighbouring pages."""
+    offsets = packed.offsets.numpy()[start : stop + 1]
+    rows = packed.rows[int(offsets[0]) : int(offsets[-1])].float()
     lengths = np.diff(offsets)
     if (lengths == lengths[0]).all():
-        return scores.view(scores.shape[0], len(lengths), lengths[0]).amax(2)
-    if scores.device.type == "cpu":
-        return torch.from_numpy(np.maximum.reduceat(scores.numpy(), offsets[:-1], axis=1))
-    page = torch.repeat_interleave(torch.from_numpy(lengths).to(scores.device))
-    best = torch.full((scores.shape[0], len(lengths)), -torch.inf, device=scores.device)
-    return best.scatter_reduce_(1, page.expand_as(scores), scores, "amax")
+        if rows.device.type != "cpu":
+            return gram(tokens, rows).view(tokens.shape[0], len(lengths), lengths[0]).amax(2)
+        # The maximum over the middle axis runs along whole rows of tokens, the one over the last number by number.
+        return gram(rows, tokens).view(len(lengths), lengths[0], tokens.shape[0]).amax(1).T.contiguous()
+    if rows.device.type != "cpu":
+        scores = gram(tokens, rows)
+        page = torch.repeat_interleave(torch.from_numpy(lengths).to(rows.device))
+        best = torch.full((scores.shape[0], len(lengths)), -torch.inf, device=rows.device)
+        return best.scatter_reduce_(1, page.expand_as(scores), scores, "amax")
+    if lengths.mean() < SHORT:
+        return torch.segment_reduce(gram(rows, tokens), "max", lengths=torch.from_numpy(lengths), axis=0).T.contiguous()
+    return torch.from_numpy(np.maximum.reduceat(gram(tokens, rows).numpy(), offsets[:-1] - offsets[0], axis=1))

@@ -10,7 +10,10 @@ import pickle
 import shutil
 import signal
 import tempfile
+import threading
+import time
 import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -45,6 +48,8 @@ _ENVIRONMENT = {
 _LARGE = 1 << 18
 _ALIGNMENT = 64
 _ROOM = 1 << 29
+# Seconds between two looks of a worker at whether its parent is still there.
+_PULSE = 1.0
 
 _shared: Any = None
 
@@ -62,12 +67,15 @@ def ordered(
     Each worker computes on one thread. The first tasks are done here, while the workers still load their libraries.
     Leaving the iterator early, or an error, ends the workers.
     """
-    with tempfile.TemporaryDirectory(prefix="pagefacets-", dir=_memory_folder()) as folder:
+    temporary = tempfile.TemporaryDirectory(prefix="pagefacets-", dir=_memory_folder())
+    with temporary as folder:
         # In a file, because starting a worker waits until it has read its arguments; by cloudpickle, because a
         # compressor may be written in the caller's own script.
         constant = Path(folder, "shared")
         constant.write_bytes(cloudpickle.dumps(shared))
-        pool = loky.ProcessPoolExecutor(workers, initializer=_start, initargs=(constant,), env=_ENVIRONMENT)
+        pool = loky.ProcessPoolExecutor(workers, initializer=_start, initargs=(constant, os.getpid()), env=_ENVIRONMENT)
+        # An iterator that the interpreter finds open when it leaves is closed when loky is half gone already.
+        end = weakref.finalize(temporary, pool.shutdown, wait=True, kill_workers=True)
         try:
             supply = iter(tasks)
             with _interrupts_held():
@@ -82,7 +90,7 @@ def ordered(
                     break
             yield from _in_workers(pool, function, supply, Path(folder), ahead=2 * workers)
         finally:
-            pool.shutdown(wait=True, kill_workers=True)
+            end()
 
 
 def _in_workers(
@@ -164,11 +172,20 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start(constant: Path) -> None:
+def _start(constant: Path, parent: int) -> None:
     global _shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_outlive, args=(parent, constant.parent), daemon=True).start()
     _shared = pickle.loads(constant.read_bytes())  # noqa: S301
     torch.set_num_threads(1)
+
+
+def _outlive(parent: int, folder: Path) -> None:
+    """A parent that was killed could not end its workers: they go by themselves, and its files in memory with them."""
+    while os.getppid() == parent:
+        time.sleep(_PULSE)
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
 
 
 def _call(function: Callable[[Any, Task], Result], parcel: Parcel) -> Answer[Result]:

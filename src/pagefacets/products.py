@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-__all__ = ["EXPONENT", "apply", "best_column", "exponential_", "gram", "one_thread"]
+__all__ = ["EXPONENT", "affine", "apply", "best_column", "exponential_", "gram", "one_thread"]
 
 
 def _is_intel() -> bool:
@@ -43,6 +43,14 @@ def gram(A: Float[Tensor, "*B m p"], B: Float[Tensor, "*B n p"]) -> Float[Tensor
         product: Tensor = _onednn(A, B, None, "none", [], "")
         return product
     return torch.matmul(A, B.mT)
+
+
+def affine(X: Float[Tensor, "n p"], W: Float[Tensor, "m p"], b: Float[Tensor, " m"]) -> Float[Tensor, "n m"]:
+    """X Wᵀ + b: a layer of a model, in float32 on a CPU."""
+    if _onednn is not None:
+        layer: Tensor = _onednn(X, W, b, "none", [], "")
+        return layer
+    return torch.nn.functional.linear(X, W, b)
 
 
 def apply(A: Float[Tensor, "*B m n"], x: Float[Tensor, "*B n"]) -> Float[Tensor, "*B m"]:

@@ -11,7 +11,10 @@ Item = TypeVar("Item")
 
 
 def track(items: Iterable[Item], total: int | None, doing: str, *, unit: str) -> Iterator[Item]:
-    """The items as they come, counted on standard error."""
+    """The items as they come, counted on standard error; nothing is shown where there are none."""
+    if total == 0:
+        yield from items
+        return
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -36,4 +39,9 @@ def track(items: Iterable[Item], total: int | None, doing: str, *, unit: str) ->
         for item in items:
             yield item
             speed = bar.tasks[0].speed
-            bar.update(task, advance=1, rate="" if speed is None else f"{speed:,.0f} {unit}/s")
+            bar.update(task, advance=1, rate="" if speed is None else f"{_rounded(speed)} {unit}/s")
+
+
+def _rounded(speed: float) -> str:
+    """Two digits of what is slow: a large model may take seconds for a page."""
+    return f"{speed:,.0f}" if speed >= 10 else f"{speed:.2g}"

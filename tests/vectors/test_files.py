@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pagefacets.data import Facets, PageVectors
-from pagefacets.errors import FileFormatError, InputError, MissingExtraError
+from pagefacets.errors import FileFormatError, InputError
 from pagefacets.vectors.files import VectorFile, open_vectors, save_vectors
 
 COMPLETE = ["x.safetensors", "x.npz", "x.pt", "x.arrow", "x.feather", "x.parquet", "x.lance"]
@@ -437,22 +437,6 @@ def test_names_choose_the_format(tmp_path):
     save_vectors(tmp_path / "X.SafeTensors", some_pages())
     assert len(open_vectors(tmp_path / "X.SafeTensors")) == 7
     assert open_vectors(tmp_path / "X.SafeTensors").name == "X.SafeTensors"
-
-
-@pytest.mark.parametrize(
-    ("name", "package", "extra"),
-    [("x.arrow", "pyarrow", "arrow"), ("x.parquet", "pyarrow", "arrow"), ("x.lance", "lance", "lance")],
-)
-def test_a_format_without_its_package_names_the_extra(name, package, extra, tmp_path, monkeypatch):
-    save_vectors(tmp_path / name, some_pages())
-    for loaded in [loaded for loaded in sys.modules if loaded.partition(".")[0] == package]:
-        monkeypatch.setitem(sys.modules, loaded, None)
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'pagefacets\[{extra}\]'"):
-        open_vectors(tmp_path / name)
-    with pytest.raises(MissingExtraError, match=rf"pip install 'pagefacets\[{extra}\]'"):
-        save_vectors(tmp_path / name, some_pages())
-    assert listing(tmp_path) == [name]
 
 
 def test_neither_pyarrow_nor_lance_is_imported_before_it_is_needed(tmp_path):

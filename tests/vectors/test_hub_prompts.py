@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -89,6 +90,27 @@ def test_batches_keep_order_and_bounds_whatever_memory_allows(items, size, capac
         assert size == "auto" or len(batch) <= size
         assert size != "auto" or len(batch) == 1 or len(batch) * max(batch) <= 120
     assert len(failures) <= 8
+
+
+@pytest.mark.parametrize("allocate", [torch.empty, np.empty])
+def test_memory_of_this_machine_that_really_runs_out_halves_the_batch(allocate):
+    sizes = []
+
+    def compute(batch):
+        sizes.append(len(batch))
+        allocate(1 << 50 if len(batch) > 2 else 1)
+        return batch
+
+    assert list(batches(8).run(range(16), compute)) == list(range(16))
+    assert sizes == [8, 4, 2, 2, 2, 2, 2, 2, 2, 2]
+
+    def fail(batch):
+        raise RuntimeError("of another kind")
+
+    with pytest.raises(RuntimeError, match="of another kind"):
+        list(batches(8).run(range(16), fail))
+    with pytest.raises(InputError, match=r"do not fit into memory .*: take fewer"):
+        list(batches(8).run(range(16), lambda _: allocate(1 << 50)))
 
 
 def test_batches_are_made_as_they_are_needed():

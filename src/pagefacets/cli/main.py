@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from types import FrameType
 from typing import Annotated
 
 import typer
 
 from pagefacets import __version__
-from pagefacets.cli import calibrate, compare, compress, diagnose, info
+from pagefacets.cli import (
+    calibrate,
+    compare,
+    compress,
+    diagnose,
+    encode,
+    info,
+    questions,
+)
 from pagefacets.errors import PagefacetsError
 
 __all__ = ["app", "main"]
@@ -26,7 +35,15 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (calibrate, compare, compress, diagnose, info):
+for verb in (
+    calibrate,
+    compare,
+    compress,
+    diagnose,
+    encode,
+    info,
+    questions,
+):
     app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLE)(verb.command)
 
 
@@ -46,8 +63,9 @@ def _root(
 
 
 def main() -> None:
-    """Exit status 0 when it worked, 2 for input that cannot be used, 130 after Ctrl-C, 143 after SIGTERM."""
+    """Exit status 0: it worked, 1: verify found damage, 2: input that cannot be used, 130: Ctrl-C, 143: SIGTERM."""
     signal.signal(signal.SIGTERM, _terminated)
+    warnings.showwarning = _warned
     try:
         app()
     except PagefacetsError as error:
@@ -61,6 +79,11 @@ def main() -> None:
         if stop.code == INTERRUPTED:
             sys.stderr.write("pagefacets: stopped; nothing half-written was left behind\n")
         raise
+
+
+def _warned(message: Warning | str, *_: object, **__: object) -> None:
+    """A warning is one line, like an error."""
+    sys.stderr.write(f"pagefacets: {message}\n")
 
 
 def _terminated(number: int, _: FrameType | None) -> None:

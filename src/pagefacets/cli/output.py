@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pagefacets.errors import InputError
 
-__all__ = ["human_bytes", "not_over_inputs", "print_json", "print_rows"]
+__all__ = ["human_bytes", "not_over_inputs", "print_json", "print_rows", "print_table"]
 
 
 def print_json(result: object) -> None:
@@ -27,6 +27,19 @@ def print_rows(title: str, rows: Sequence[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for label, value in rows:
         table.add_row(label, value)
+    Console(markup=False, highlight=False).print(table)
+
+
+def print_table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A title, and columns under their names."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for label in header:
+        table.add_column(label, overflow="fold")
+    for row in rows:
+        table.add_row(*row)
     Console(markup=False, highlight=False).print(table)
 
 

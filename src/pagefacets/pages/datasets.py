@@ -16,8 +16,8 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeAlias, final
+from pathlib import Path, PurePath
+from typing import TypeAlias, TypeVar, final
 
 from pagefacets.data import Page
 from pagefacets.errors import InputError, Skipped
@@ -36,6 +36,7 @@ _ROWS, _ASKED = "rows", {"queries", "qrels"}
 _PAGE_ID, _QUERY_ID, _FILE_NAME = "corpus-id", "query-id", "image-filename"
 _TABLES = {"corpus": "corpus", "queries": "queries", "query": "queries", "qrels": "qrels"}
 
+_Value = TypeVar("_Value")
 # A query's id, a page's id, and how relevant the page is.
 Judgement: TypeAlias = tuple[str, str, int]
 
@@ -64,8 +65,18 @@ class Dataset:
         return f"Dataset({self.name!r}, pages={len(self.pages)}, queries={len(self.queries)})"
 
 
-def open_dataset(source: str | Path, *, language: str | None = None, skipped: Skipped | None = None) -> Dataset:
+def open_dataset(
+    source: str | Path,
+    *,
+    language: str | None = None,
+    skipped: Skipped | None = None,
+    split: str | None = None,
+    shards: int | None = None,
+) -> Dataset:
     """The dataset in a folder, or on the hub as owner/name; with the queries of one language, if one is given.
+
+    Of several splits it is the one to measure on, or `split` where there is such a one; of a table of questions and
+    images in many files, `shards` of them spread over all.
 
     Images are read when they are asked for. Documents that cannot be read are reported to `skipped` and left out. A
     page that answers a query and is not there stays in `qrels`: it is never found.
@@ -74,13 +85,17 @@ def open_dataset(source: str | Path, *, language: str | None = None, skipped: Sk
     if folder.is_dir():
         name = readable(folder.resolve().name)
     elif not folder.exists() and is_hub_id(name):
-        folder = fetch(name)
+        folder = fetch(name) if split is None else fetch(name, lambda names: _some_files(names, split, shards))
     else:
         raise InputError(f"{name} is no folder: give the folder of a dataset, or owner/name on the hub")
-    tables = _tables(folder)
+    tables = _tables(folder, split, shards)
     if not _brings_queries(folder, tables):
         raise InputError(f"{name} has no queries: add {_QUERIES}, or the Parquet tables 'queries' and 'qrels'")
-    pages = dataset_pages(folder)
+    half = sorted(_ASKED & tables.keys())
+    if len(half) == 1 and _ROWS not in tables and not (folder / _QUERIES).is_file():
+        (other,) = _ASKED - tables.keys()
+        raise InputError(f"{name} has a Parquet table {half[0]!r} and none of {other!r}: add that, or {_QUERIES}")
+    pages = _pages_of(folder, tables)
     if pages is None:
         pages = folder_pages(folder, skipped=skipped)
     if _ASKED <= tables.keys():
@@ -105,12 +120,15 @@ def brings_queries(source: str | Path) -> bool:
 
 
 def _brings_queries(folder: Path, tables: Mapping[str, Table]) -> bool:
-    return _ASKED <= tables.keys() or _ROWS in tables or (folder / _QUERIES).is_file()
+    return not _ASKED.isdisjoint(tables) or _ROWS in tables or (folder / _QUERIES).is_file()
 
 
 def dataset_pages(folder: Path) -> list[Page] | None:
     """The pages that a dataset's own tables or lines hold; None where `folder` is a folder of documents."""
-    tables = _tables(folder)
+    return _pages_of(folder, _tables(folder))
+
+
+def _pages_of(folder: Path, tables: Mapping[str, Table]) -> list[Page] | None:
     if "corpus" in tables:
         pages = table_pages(tables["corpus"], tables["corpus"].column(_PAGE_ID, "id"))
     elif (folder / _PAGES).is_file():
@@ -125,24 +143,45 @@ def dataset_pages(folder: Path) -> list[Page] | None:
     return pages
 
 
-def _tables(folder: Path) -> dict[str, Table]:
-    """The Parquet tables by what they hold; of several splits the one that is there to measure on."""
+def _tables(folder: Path, asked: str | None = None, shards: int | None = None) -> dict[str, Table]:
+    """The Parquet tables by what they hold; of several splits the one asked for, or the one to measure on."""
     found: dict[str, dict[str, list[Path]]] = {}
     for path in sorted(_parquet_files(folder), key=lambda path: natural(path.as_posix())):
-        words = [_SHARD.sub("", path.stem), *path.relative_to(folder).parts[-2::-1]]
-        role = next((_TABLES[word] for word in words if word in _TABLES), _ROWS)
-        split = next((word for word in words if word in _SPLITS), "")
+        role, split = _role(path.relative_to(folder))
         if split or role != _ROWS:
             found.setdefault(role, {}).setdefault(split, []).append(path)
     tables = {}
     for role, splits in found.items():
-        paths = next(splits[split] for split in ("", *_SPLITS) if split in splits)
+        paths = next(splits[split] for split in (asked, "", *_SPLITS) if split in splits)
+        if role == _ROWS:
+            paths = _spread(paths, shards)
         name = paths[0].relative_to(folder).as_posix() if len(paths) == 1 else role
         files = (SourceFile.of(path, path.relative_to(folder).as_posix(), hashed=False) for path in paths)
         tables[role] = Table(name, tuple(files))
     if _ROWS in tables and (len(tables) > 1 or not tables[_ROWS].has(_FILE_NAME, "query", "image")):
         del tables[_ROWS]
     return tables
+
+
+def _role(path: PurePath) -> tuple[str, str]:
+    """What the file of a table holds, and of which split, by its place in the dataset."""
+    words = [_SHARD.sub("", path.stem), *path.parts[-2::-1]]
+    role = next((_TABLES[word] for word in words if word in _TABLES), _ROWS)
+    return role, next((word for word in words if word in _SPLITS), "")
+
+
+def _some_files(names: Sequence[str], split: str, shards: int | None) -> list[str]:
+    """Of all Parquet files of a dataset those that `_tables` would read."""
+    ordered = sorted(names, key=natural)
+    rows = [name for name in ordered if _role(PurePath(name)) == (_ROWS, split)]
+    return [name for name in ordered if _role(PurePath(name))[0] != _ROWS] or _spread(rows, shards) or ordered
+
+
+def _spread(values: Sequence[_Value], count: int | None) -> list[_Value]:
+    """So many of the values, evenly spaced; all where none or no fewer are asked for."""
+    if count is None or len(values) <= count:
+        return list(values)
+    return [values[i * len(values) // count] for i in range(count)]
 
 
 def _parquet_files(folder: Path) -> Iterator[Path]:
@@ -159,7 +198,7 @@ def _from_tables(queries: Table, qrels: Table) -> tuple[list[Query], list[Judgem
         queries.optional("language"),
     )
     asked = []
-    for _, number, row in queries.rows([name, text, *([language] if language else [])]):
+    for _, number, row in queries.rows([name, text, *([language] if language else [])], texts=[text, language]):
         if row[name] is None or not row[text]:
             raise InputError(f"row {number} of {queries.name} lacks its {name} or its {text}: remove it")
         asked.append(Query(str(row[name]), row[text], row[language] if language else None))
@@ -168,6 +207,8 @@ def _from_tables(queries: Table, qrels: Table) -> tuple[list[Query], list[Judgem
     for _, number, row in qrels.rows([query, page, score]):
         if None in (row[query], row[page], row[score]):
             raise InputError(f"row {number} of {qrels.name} lacks its {query}, {page} or {score}: remove it")
+        if not isinstance(row[score], int | float) or not float(row[score]).is_integer():
+            raise InputError(f"row {number} of {qrels.name} has the {score} {row[score]!r}: write whole numbers")
         judged.append((str(row[query]), str(row[page]), int(row[score])))
     return asked, judged
 
@@ -177,7 +218,7 @@ def _from_rows(table: Table) -> tuple[list[Query], list[Judgement]]:
     query, page, language = table.column("query"), table.column(_FILE_NAME), table.optional("language")
     asked: dict[str, Query] = {}
     judged = []
-    for _, _, row in table.rows([query, page, *([language] if language else [])]):
+    for _, _, row in table.rows([query, page, *([language] if language else [])], texts=[query, language]):
         if row[query]:
             made = Query(str(len(asked)), row[query], row[language] if language else None)
             judged.append((asked.setdefault(row[query], made).id, str(row[page]), 1))

@@ -13,6 +13,9 @@ from pagefacets.pages.hub import fetch, is_hub_id
 
 __all__ = ["open_pages", "page_again"]
 
+# Files of a dataset, which hold many documents.
+_TABLES = (".jsonl", ".parquet")
+
 
 def open_pages(source: str | Path, *, skipped: Skipped | None = None) -> list[Page]:
     """The pages of a file, of all documents in a folder, or of a dataset (a folder, or owner/name on the hub).
@@ -41,8 +44,15 @@ def page_again(root: str | None, source: str, id: str, digest: str) -> Page:
     if root is None:
         raise PageError(id, "was indexed from pages at hand, so its document is not known here")
     path = Path(root, source)
-    pages = document_pages(path, source) if path.is_file() else open_pages(root)
+    gone = f"is no longer in {root} as it was indexed: index the documents again"
+    try:
+        alone = path.is_file() and path.suffix.lower() not in _TABLES
+        pages = document_pages(path, source) if alone else open_pages(root)
+    except PageError:
+        raise
+    except InputError as error:
+        raise PageError(id, gone) from error
     for page in pages:
         if page.id == id and page.digest == digest:
             return page
-    raise PageError(id, f"is no longer in {root} as it was indexed: index the documents again")
+    raise PageError(id, gone)

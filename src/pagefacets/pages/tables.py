@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, final
 
 from pagefacets.data import Page, Words
 from pagefacets.errors import FileFormatError, InputError, PageError
-from pagefacets.extras import require
 from pagefacets.pages.files import SourceFile, digest_of
 from pagefacets.pages.images import decode, image_size
 from pagefacets.pages.texts import words_of
@@ -63,14 +62,23 @@ class Table:
     def has(self, *names: str) -> bool:
         return all(self.optional(name) is not None for name in names)
 
-    def rows(self, columns: Sequence[str]) -> Iterator[tuple[SourceFile, int, dict[str, Any]]]:
-        """Each row with its file and its number there."""
+    def rows(
+        self, columns: Sequence[str], *, texts: Sequence[str | None] = ()
+    ) -> Iterator[tuple[SourceFile, int, dict[str, Any]]]:
+        """Each row with its file and its number there; InputError where one of `texts` holds another thing."""
         for file in self.files:
             with _faults(file), _opened(file) as parquet:
                 numbers = itertools.count()
                 for batch in _batches(parquet, 0, columns):
                     for row in batch.to_pylist():
-                        yield file, next(numbers), row
+                        number = next(numbers)
+                        for column in filter(None, texts):
+                            if not isinstance(row[column], str | None):
+                                raise InputError(
+                                    f"row {number} of {file.name} has the {column} {row[column]!r}, which is no text: "
+                                    "write that column as strings"
+                                )
+                        yield file, number, row
 
 
 @final
@@ -111,7 +119,7 @@ def table_pages(table: Table, ids: str) -> list[Page]:
         raise InputError(f"{table.name} has neither a column 'image' nor a text, but {', '.join(table.columns)}")
     columns = [ids, *([_IMAGE] if has_image else []), *([text] if text else [])]
     pages = []
-    for file, number, row in table.rows(columns):
+    for file, number, row in table.rows(columns, texts=[text]):
         name, given = row[ids], row[text] if text else None
         if name is None:
             raise InputError(f"row {number} of {file.name} has no {ids}: give every page one")
@@ -135,7 +143,8 @@ def _image_bytes(value: Any) -> bytes | None:
 @contextlib.contextmanager
 def _faults(file: SourceFile) -> Iterator[None]:
     """What pyarrow says of a damaged file is a FileFormatError."""
-    pa = require("pyarrow", extra="arrow")
+    import pyarrow as pa
+
     try:
         yield
     except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
@@ -143,7 +152,8 @@ def _faults(file: SourceFile) -> Iterator[None]:
 
 
 def _opened(file: SourceFile) -> Any:
-    parquet = require("pyarrow.parquet", extra="arrow")
+    from pyarrow import parquet
+
     # Unless told so, pyarrow fetches a whole row group before its first row.
     return parquet.ParquetFile(file.path, pre_buffer=False, buffer_size=_READ_BYTES)
 

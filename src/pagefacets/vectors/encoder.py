@@ -10,9 +10,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from pagefacets.data import Page, PageVectors
-from pagefacets.errors import Skipped
+from pagefacets.errors import InputError, Skipped
 
-__all__ = ["Encoder", "encoder"]
+__all__ = ["Encoder", "asked", "encoder"]
 
 # Encoders by name; any other name is a checkpoint, on a hub or in a local folder.
 ENCODERS = {"words": "pagefacets.vectors.words:WordsEncoder"}
@@ -54,7 +54,24 @@ class Encoder(ABC):
 
     @abstractmethod
     def encode_queries(self, queries: Sequence[str]) -> list[Float[Tensor, "M p"]]:
-        """One matrix for each query, every row of which takes part in MaxSim."""
+        """One matrix for each query, every row of which takes part in MaxSim.
+
+        InputError for one text instead of several, and for a query without a word.
+        """
+
+    def query_tokens(self, query: str) -> list[str] | None:
+        """What each row of an encoded query stands for, where the encoder can tell."""
+        return None
+
+
+def asked(queries: Sequence[str]) -> list[str]:
+    """Queries that an encoder can take: several, each with something to look for."""
+    if isinstance(queries, str):
+        raise InputError("encode_queries takes several queries, got one text: put it in a list")
+    for i, query in enumerate(queries):
+        if not query.strip():
+            raise InputError(f"query {i} is {query!r}, which has no words to look for: ask with at least one")
+    return list(queries)
 
 
 def encoder(name: str = "words", **options: object) -> Encoder:

@@ -9,6 +9,7 @@
 | `.parquet` | Parquet | `formats/columns.py` |
 | `.lance` | Lance table | `formats/columns.py` |
 | a folder | one `.npy` per page, vectors only | `formats/npy.py` |
+| a cache | read only; written by `pagefacets encode` | `formats/cache_folder.py` |
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from __future__ import annotations
 import itertools
 import operator
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, final, overload
 
@@ -26,7 +27,8 @@ from torch import Tensor
 
 from pagefacets.data import Facets, PageVectors
 from pagefacets.errors import FileFormatError, InputError
-from pagefacets.vectors.formats import arrow, lance, npy, npz, parquet, safetensors, torch_file
+from pagefacets.vectors.caching.manifest import MANIFEST, is_cache
+from pagefacets.vectors.formats import arrow, cache_folder, lance, npy, npz, parquet, safetensors, torch_file
 from pagefacets.vectors.formats.aside import replacing
 from pagefacets.vectors.formats.record import DTYPES, Format, Head, Kind, Reader, Record
 from pagefacets.vectors.formats.stored import give_back, noting_maps
@@ -52,10 +54,10 @@ class _Handle:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        form = _format_of(path)
+        read = _reading(path)
         self.identity = _identity(path)
         with noting_maps() as self.maps:
-            self.reader: Reader | None = form.read(path)
+            self.reader: Reader | None = read(path)
 
     def open(self) -> Reader:
         if self.reader is None:
@@ -327,15 +329,15 @@ def _checked_metadata(metadata: Mapping[Any, Any]) -> dict[str, str]:
     return dict(metadata)
 
 
-def _format_of(path: Path) -> Format:
+def _reading(path: Path) -> Callable[[Path], Reader]:
     if not path.exists():
         raise InputError(f"{path} does not exist: check the path")
     if path.is_dir():
-        return lance if lance.is_table(path) else npy
+        return cache_folder.read if is_cache(path) else lance.read if lance.is_table(path) else npy.read
     suffix = path.suffix.lower()
     if suffix == ".lance" or suffix not in _FORMATS:
         raise InputError(f"{path.name} has a suffix nobody reads here: name a folder of .npy files or one of {_KNOWN}")
-    return _FORMATS[suffix]
+    return _FORMATS[suffix].read
 
 
 def _target(path: str | os.PathLike[str]) -> tuple[Path, Format]:
@@ -366,7 +368,7 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, Format]:
 def _identity(path: Path) -> tuple[int, ...]:
     """What tells the content of a path from what replaces it; a folder goes by what every writer of it changes."""
     if path.is_dir():
-        listings = (path / lance.VERSIONS, path / npy.INDEX)
+        listings = (path / MANIFEST, path / lance.VERSIONS, path / npy.INDEX)
         path = next((listing for listing in listings if listing.exists()), path)
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, status.st_size

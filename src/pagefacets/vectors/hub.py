@@ -20,7 +20,7 @@ from pagefacets.vectors.backbones.pixels import ShapedPixels
 from pagefacets.vectors.backbones.prompts import PageInput, pad, page_positions, query_ids
 from pagefacets.vectors.backbones.weights import Retriever, load_retriever
 from pagefacets.vectors.checkpoints import checkpoint_file
-from pagefacets.vectors.encoder import Encoder
+from pagefacets.vectors.encoder import Encoder, asked
 
 __all__ = ["HubEncoder"]
 
@@ -116,11 +116,18 @@ class HubEncoder(Encoder):
         return self._pages.run(self._read(pages, skipped), self._encode_pages)
 
     def encode_queries(self, queries: Sequence[str]) -> list[Float[Tensor, "M p"]]:
-        texts = [self._parts.prompt.query(query, self._query_prefix) for query in queries]
+        texts = [self._parts.prompt.query(query, self._query_prefix) for query in asked(queries)]
         ids = [query_ids(self._parts.tokenizer, text) for text in texts]
         order = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         found = dict(zip(order, self._queries.run((ids[i] for i in order), self._encode_queries), strict=True))
         return [found[i] for i in range(len(ids))]
+
+    def query_tokens(self, query: str) -> list[str]:
+        """The part of the prompted query that each token was cut from, prefix and augmentation included."""
+        (text,) = (self._parts.prompt.query(one, self._query_prefix) for one in asked([query]))
+        found = self._parts.tokenizer.encode(text, add_special_tokens=False)
+        parts = (text[start:stop] for start, stop in found.offsets)
+        return [part.strip() or part or token for part, token in zip(parts, found.tokens, strict=True)]
 
     def _read(self, pages: Iterable[Page], skipped: Skipped | None) -> Iterator[PageInput]:
         for page in pages:

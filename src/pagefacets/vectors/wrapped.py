@@ -15,7 +15,7 @@ from pagefacets.data import Page, PageVectors, unit_rows
 from pagefacets.errors import InputError, PageError, Skipped
 from pagefacets.extras import require
 from pagefacets.vectors.backbones.batches import Batches
-from pagefacets.vectors.encoder import Encoder
+from pagefacets.vectors.encoder import Encoder, asked
 
 __all__ = ["MtebEncoder"]
 
@@ -113,7 +113,7 @@ class MtebEncoder(Encoder):
         return self._pages.run(images(), vectors)
 
     def encode_queries(self, queries: Sequence[str]) -> list[Float[Tensor, "M p"]]:
-        return list(self._queries.run(queries, lambda batch: self._encoded("text", list(batch), "query")))
+        return list(self._queries.run(asked(queries), lambda batch: self._encoded("text", list(batch), "query")))
 
     @cached_property
     def _model(self) -> Any:

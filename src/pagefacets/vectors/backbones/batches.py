@@ -69,9 +69,14 @@ class Batches(Generic[Item]):
         waiting = [batch]
         while waiting:
             part = waiting.pop()
+            if self.size is not None and len(part) > self.size:
+                waiting += [part[self.size :], part[: self.size]]
+                continue
             try:
                 results = compute(part)
-            except torch.OutOfMemoryError as error:
+            except (RuntimeError, MemoryError) as error:
+                if not _is_of_memory(error):
+                    raise
                 if len(part) == 1:
                     raise InputError(
                         f"{self._tokens(part[0])} tokens at once do not fit into memory ({_first_sentence(error)}): "
@@ -86,6 +91,11 @@ class Batches(Generic[Item]):
                 waiting += [part[half:], part[:half]]
                 continue
             yield from results
+
+
+def _is_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: a processor's allocator says so in words alone."""
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in str(error)
 
 
 def _first_sentence(error: Exception) -> str:

@@ -15,7 +15,7 @@ from pagefacets.errors import InputError, PageError, Skipped
 from pagefacets.vectors.backbones.backbone import Backbone
 from pagefacets.vectors.backbones.batches import Batches
 from pagefacets.vectors.backbones.sequences import Prompt
-from pagefacets.vectors.encoder import Encoder
+from pagefacets.vectors.encoder import Encoder, asked
 
 __all__ = ["PooledEncoder", "Prompts", "filled"]
 
@@ -105,9 +105,8 @@ class PooledEncoder(Encoder):
             yield PageVectors(vectors, id=ids.pop(0))
 
     def encode_queries(self, queries: Sequence[str]) -> list[Float[Tensor, "M p"]]:
-        prompts = (
-            self._backbone.prompter.query(text, self._prompts.query, suffix=self._query_suffix) for text in queries
-        )
+        query, template = self._backbone.prompter.query, self._prompts.query
+        prompts = (query(text, template, suffix=self._query_suffix) for text in asked(queries))
         return list(self._batches.run(prompts, lambda batch: self._units(self._query_vectors(batch))))
 
     @abstractmethod

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from pagefacets.extras import require
 from pagefacets.vectors.formats.columns import Table, batches_of, reading, schema_of
 from pagefacets.vectors.formats.record import Head, Reader, Record
 from pagefacets.vectors.formats.stored import map_file
@@ -25,7 +24,8 @@ _NAME = "an Arrow IPC file"
 
 
 def read(path: Path) -> Reader:
-    pa = require("pyarrow", extra="arrow")
+    import pyarrow as pa
+
     memory = map_file(path)
     with reading(path, _NAME):
         source = _Batches.of(pa.py_buffer(memory.numpy()))
@@ -33,7 +33,8 @@ def read(path: Path) -> Reader:
 
 
 def write(path: Path, head: Head, records: Iterator[Record], metadata: Mapping[str, str]) -> None:
-    pa = require("pyarrow", extra="arrow")
+    import pyarrow as pa
+
     schema = schema_of(head, metadata)
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         for batch in batches_of(records, schema, _BATCH_BYTES):
@@ -49,7 +50,8 @@ class _Batches:
 
     @classmethod
     def of(cls, buffer: Any) -> _Batches:
-        ipc = require("pyarrow.ipc", extra="arrow")
+        from pyarrow import ipc
+
         if bytes(buffer[:6]) == b"ARROW1":
             file = ipc.open_file(buffer)
             sizes = (file.get_batch(number).num_rows for number in range(file.num_record_batches))

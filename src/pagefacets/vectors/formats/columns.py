@@ -37,7 +37,6 @@ from jaxtyping import Int, UInt8
 from torch import Tensor
 
 from pagefacets.errors import FileFormatError
-from pagefacets.extras import require
 from pagefacets.vectors.formats.record import DTYPES, Head, Kind, Labels, Record, dtype_name, stamp, unstamp
 
 __all__ = ["Columns", "Source", "Table", "batches_of", "reading", "schema_of"]
@@ -56,7 +55,8 @@ _BINARY = {
 
 def schema_of(head: Head, metadata: Mapping[str, str]) -> Any:
     """The schema of a table that holds such pages."""
-    pa = require("pyarrow", extra="arrow")
+    import pyarrow as pa
+
     note = {
         "version": "1",
         "dtype": dtype_name(head.dtype),
@@ -75,7 +75,8 @@ def schema_of(head: Head, metadata: Mapping[str, str]) -> Any:
 
 def batches_of(records: Iterator[Record], schema: Any, target_bytes: int) -> Iterator[Batch]:
     """Record batches of about `target_bytes` each, at least one page."""
-    pa = require("pyarrow", extra="arrow")
+    import pyarrow as pa
+
     rows: list[dict[str, object]] = []
     size = 0
     for record in records:
@@ -91,7 +92,8 @@ def batches_of(records: Iterator[Record], schema: Any, target_bytes: int) -> Ite
 @contextmanager
 def reading(path: Path, format: str) -> Iterator[None]:
     """What pyarrow and lance raise on damaged files, as one sentence."""
-    pa = require("pyarrow", extra="arrow")
+    import pyarrow as pa
+
     try:
         yield
     except FileFormatError:
@@ -206,7 +208,8 @@ class Columns:
 
     def counts(self, batch: Batch) -> list[int]:
         """How many vectors each page in a batch of the column `counted` has."""
-        pc = require("pyarrow.compute", extra="arrow")
+        import pyarrow.compute as pc
+
         column = batch.column(self.counted)
         if self.head is None:
             column = pc.list_value_length(_storage(column))
@@ -259,7 +262,8 @@ class Columns:
         return torch.frombuffer(bytearray(memoryview(buffer)), dtype=dtype)
 
     def _nested(self, column: Any, row: int, where: str) -> Tensor:
-        pc = require("pyarrow.compute", extra="arrow")
+        import pyarrow.compute as pc
+
         inner = column[row].values
         if inner is None or inner.null_count:
             raise FileFormatError(f"{where}: the vectors are null: leave such a page out")
@@ -353,7 +357,8 @@ def _nested_float(kind: Any) -> bool:
 
 
 def _inner(kind: Any) -> Any | None:
-    types = require("pyarrow.types", extra="arrow")
+    from pyarrow import types
+
     kind = getattr(kind, "storage_type", kind)
     listed = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return kind.value_type if listed else None

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
-from pagefacets.extras import require
 from pagefacets.vectors.formats.columns import Table, batches_of, reading, schema_of
 from pagefacets.vectors.formats.record import Head, Reader, Record
 
@@ -25,15 +24,17 @@ def is_table(path: Path) -> bool:
 
 
 def read(path: Path) -> Reader:
-    lance = require("lance", extra="lance")
+    import lance
+
     with reading(path, _NAME):
         source = _Rows(lance.dataset(str(path)))
     return Table(path, _NAME, source)
 
 
 def write(path: Path, head: Head, records: Iterator[Record], metadata: Mapping[str, str]) -> None:
-    lance = require("lance", extra="lance")
-    pa = require("pyarrow", extra="arrow")
+    import lance
+    import pyarrow as pa
+
     schema = schema_of(head, metadata)
     raised: list[BaseException] = []
 

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, final
 
 from pagefacets.errors import FileFormatError
-from pagefacets.extras import require
 from pagefacets.vectors.formats.columns import Table, batches_of, reading, schema_of
 from pagefacets.vectors.formats.record import Head, Reader, Record
 
@@ -31,14 +30,14 @@ _NAME = "a Parquet file"
 
 
 def read(path: Path) -> Reader:
-    require("pyarrow", extra="arrow")
     with reading(path, _NAME):
         source = _Groups(path)
     return Table(path, _NAME, source)
 
 
 def write(path: Path, head: Head, records: Iterator[Record], metadata: Mapping[str, str]) -> None:
-    parquet = require("pyarrow.parquet", extra="arrow")
+    from pyarrow import parquet
+
     schema = schema_of(head, metadata)
     compression = {name: "none" if name == "vectors" else "zstd" for name in schema.names}
     with parquet.ParquetWriter(
@@ -51,7 +50,8 @@ def write(path: Path, head: Head, records: Iterator[Record], metadata: Mapping[s
 @final
 class _Groups:
     def __init__(self, path: Path) -> None:
-        parquet = require("pyarrow.parquet", extra="arrow")
+        from pyarrow import parquet
+
         # Unless told so, pyarrow fetches all columns of a group before the first row of it.
         self._file = parquet.ParquetFile(path, pre_buffer=False, buffer_size=_READ_BYTES)
         self.schema = self._file.schema_arrow

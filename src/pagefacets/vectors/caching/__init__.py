@@ -1,0 +1,1 @@
+"""How a cache is written: its manifest, its shards, and the locks between processes that fill them."""
