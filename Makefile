@@ -11,10 +11,11 @@ setup: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps colpali-engine
 	touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/python examples/compress_sample.py
+	$(BIN)/pagefacets demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -7,14 +7,18 @@ from benchmarks import (
     claim_lotte,
     compress_speed,
     cuda_speed,
+    filings,
     growth,
     maxsim_speed,
     mpdocvqa,
+    search_speed,
+    serve_load,
     words_speed,
 )
 
 SCRIPTS = (
     maxsim_speed,
+    search_speed,
     compress_speed,
     cuda_speed,
     baselines_speed,
@@ -22,6 +26,8 @@ SCRIPTS = (
     words_speed,
     claim_lotte,
     mpdocvqa,
+    filings,
+    serve_load,
 )
 
 sys.exit(max(script.main() for script in SCRIPTS))

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pagefacets.interaction import PackedPages, maxsim
     from pagefacets.pages.datasets import Dataset, Query, open_dataset
     from pagefacets.pages.source import open_pages
+    from pagefacets.pipeline import Index
+    from pagefacets.recipe import Recipe
     from pagefacets.vectors.cache import Cache, encode
     from pagefacets.vectors.encoder import Encoder, encoder
     from pagefacets.vectors.files import VectorFile, open_vectors, save_vectors
@@ -41,6 +43,7 @@ _HOME = {
     "Facets": "data",
     "FileFormatError": "errors",
     "Hit": "data",
+    "Index": "pipeline",
     "InputError": "errors",
     "Magic": "facets.magic",
     "MissingExtraError": "errors",
@@ -52,6 +55,7 @@ _HOME = {
     "PagefacetsError": "errors",
     "PoolMismatchError": "errors",
     "Query": "pages.datasets",
+    "Recipe": "recipe",
     "VectorFile": "vectors.files",
     "Words": "data",
     "compare": "evidence.compare",
@@ -79,6 +83,7 @@ __all__ = [
     "Facets",
     "FileFormatError",
     "Hit",
+    "Index",
     "InputError",
     "Magic",
     "MissingExtraError",
@@ -90,6 +95,7 @@ __all__ = [
     "PagefacetsError",
     "PoolMismatchError",
     "Query",
+    "Recipe",
     "VectorFile",
     "Words",
     "__version__",

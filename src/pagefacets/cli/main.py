@@ -12,13 +12,22 @@ import typer
 
 from pagefacets import __version__
 from pagefacets.cli import (
+    add,
     calibrate,
+    compact,
     compare,
     compress,
+    delete,
+    demo,
     diagnose,
     encode,
+    explain,
+    index,
     info,
     questions,
+    search,
+    serve,
+    verify,
 )
 from pagefacets.errors import PagefacetsError
 
@@ -36,13 +45,22 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (
+    add,
     calibrate,
+    compact,
     compare,
     compress,
+    delete,
+    demo,
     diagnose,
     encode,
+    explain,
+    index,
     info,
     questions,
+    search,
+    serve,
+    verify,
 ):
     app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLE)(verb.command)
 

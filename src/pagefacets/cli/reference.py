@@ -22,8 +22,9 @@ def _lines() -> Iterator[str]:
     yield ""
     yield (
         "Tables and `--json` go to standard output, progress to standard error. The exit status is 0 when it worked, "
-        "2 for input that cannot be used (one sentence says why), 130 after Ctrl-C. Outputs are written aside and "
-        "renamed when they are whole. This page is generated: `python -m pagefacets.cli.reference > docs/cli.md`."
+        "1 where verify finds damage, 2 for input that cannot be used (one sentence says why), 130 after Ctrl-C. "
+        "Outputs are written aside and renamed when they are whole. This page is generated: "
+        "`python -m pagefacets.cli.reference > docs/cli.md`."
     )
     group = typer.main.get_command(app)
     context = typer.Context(group, info_name="pagefacets")
