@@ -4,6 +4,7 @@ import sys
 
 from benchmarks import (
     baselines_speed,
+    bench_lotte,
     claim_lotte,
     compress_speed,
     cuda_speed,
@@ -25,6 +26,7 @@ SCRIPTS = (
     growth,
     words_speed,
     claim_lotte,
+    bench_lotte,
     mpdocvqa,
     filings,
     serve_load,

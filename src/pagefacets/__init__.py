@@ -16,9 +16,11 @@ if TYPE_CHECKING:
         PagefacetsError,
         PoolMismatchError,
     )
+    from pagefacets.evidence.benchmark import benchmark
     from pagefacets.evidence.compare import compare
     from pagefacets.evidence.comparison import Comparison
     from pagefacets.evidence.diagnostics import Diagnostics, PageDiagnostics, diagnose, diagnose_many
+    from pagefacets.evidence.reproduce import reproduce
     from pagefacets.facets.compressor import Compressor
     from pagefacets.facets.magic import Magic
     from pagefacets.facets.registry import compressor
@@ -58,6 +60,7 @@ _HOME = {
     "Recipe": "recipe",
     "VectorFile": "vectors.files",
     "Words": "data",
+    "benchmark": "evidence.benchmark",
     "compare": "evidence.compare",
     "compressor": "facets.registry",
     "diagnose": "evidence.diagnostics",
@@ -69,6 +72,7 @@ _HOME = {
     "open_pages": "pages.source",
     "open_vectors": "vectors.files",
     "rank": "answers.search",
+    "reproduce": "evidence.reproduce",
     "save_vectors": "vectors.files",
 }
 
@@ -99,6 +103,7 @@ __all__ = [
     "VectorFile",
     "Words",
     "__version__",
+    "benchmark",
     "compare",
     "compressor",
     "diagnose",
@@ -110,6 +115,7 @@ __all__ = [
     "open_pages",
     "open_vectors",
     "rank",
+    "reproduce",
     "save_vectors",
 ]
 

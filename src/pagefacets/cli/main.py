@@ -13,6 +13,7 @@ import typer
 from pagefacets import __version__
 from pagefacets.cli import (
     add,
+    bench,
     calibrate,
     compact,
     compare,
@@ -25,6 +26,7 @@ from pagefacets.cli import (
     index,
     info,
     questions,
+    reproduce,
     search,
     serve,
     verify,
@@ -46,6 +48,7 @@ app = typer.Typer(
 )
 for verb in (
     add,
+    bench,
     calibrate,
     compact,
     compare,
@@ -58,6 +61,7 @@ for verb in (
     index,
     info,
     questions,
+    reproduce,
     search,
     serve,
     verify,

@@ -41,7 +41,7 @@ from pagefacets.progress import track
 from pagefacets.vectors.files import VectorFile
 from pagefacets.vectors.pool import CalibrationPool
 
-__all__ = ["RATIOS", "compare"]
+__all__ = ["RATIOS", "compare", "held", "method_names", "refuse_foreign", "seconds", "timed"]
 
 RATIOS = (0.5, 0.25, 0.1, 0.05, 0.025, 0.01)
 # Pages on which each method is timed at each ratio alone.
@@ -90,7 +90,7 @@ def compare(
     budgets = tuple(sorted(set(ratios), reverse=True)) if isinstance(ratios, Iterable) else ()
     if not budgets:
         raise InputError(f"ratios must be a list of shares, got {ratios!r}: pass some, such as {RATIOS}")
-    chosen = {name: _compressor(name, budgets) for name in _names(methods)}
+    chosen = {name: _compressor(name, budgets) for name in method_names(methods)}
     tokens = _tokens(queries, pool)
     numbers = _numbers(len(pages), sample, seed)
     origin = f" of {pages.name}" if isinstance(pages, VectorFile) else ""
@@ -115,7 +115,7 @@ def compare(
         judged_by="pool" if queries is None else "queries",
         queries=None if tokens.queries is None else len(tokens.queries),
         tokens=len(tokens.Q),
-        held_in_pool=_held(pool, tokens) if seen and queries is not None else None,
+        held_in_pool=held(pool, tokens) if seen and queries is not None else None,
         pool_readers=seen,
         timed_pages=sums.timed,
     )
@@ -186,7 +186,7 @@ def _work(work: _Work, task: _Task) -> _Outcome:
                     [_numbers_of(facets, asked, work.Q, name, label) for facets in _compressed(method, page, work)]
                 )
                 if task.timed:
-                    outcome.seconds[name] = np.array([_seconds(alone, page, work) for alone in _each(method, work)])
+                    outcome.seconds[name] = np.array([seconds(alone, page, work.pool) for alone in _each(method, work)])
             except InputError as error:
                 outcome.unable[name] = str(error)
     if isinstance(task.page, VectorFile):
@@ -215,9 +215,10 @@ def _each(method: Compressor, work: _Work) -> list[Compressor]:
     return [method] if method.name == REFERENCE else [dataclasses.replace(method, ratio=r) for r in work.ratios]
 
 
-def _seconds(method: Compressor, page: PageVectors, work: _Work) -> float:
+def seconds(method: Compressor, page: PageVectors, pool: CalibrationPool | None) -> float:
+    """What one page costs this thread."""
     start = time.thread_time()
-    method.compress(page, work.pool)
+    method.compress(page, pool)
     return time.thread_time() - start
 
 
@@ -279,14 +280,19 @@ class _Sums:
 def _tasks(pages: Pages, numbers: Sequence[int], origin: str, sums: _Sums) -> Iterator[_Task]:
     # A view of its own, as a worker has by pickling: what it reads is given back after every page.
     view = copy.copy(pages) if isinstance(pages, VectorFile) else None
-    count = min(TIMED, len(numbers))
-    timed = {numbers[(2 * i + 1) * len(numbers) // (2 * count)] for i in range(count)}
+    alone = timed(numbers)
     for number in numbers:
         page: PageVectors | ArrayLike = pages[number] if view is None else view[number : number + 1]
-        yield _Task(page, number, origin, sums.running(), number in timed)
+        yield _Task(page, number, origin, sums.running(), number in alone)
 
 
-def _names(methods: Sequence[str] | str) -> list[str]:
+def timed(numbers: Sequence[int]) -> set[int]:
+    """The few of these pages, spread over all, on which methods are timed."""
+    count = min(TIMED, len(numbers))
+    return {numbers[(2 * i + 1) * len(numbers) // (2 * count)] for i in range(count)}
+
+
+def method_names(methods: Sequence[str] | str) -> list[str]:
     """The methods' names, each once; the order of the registry for all of them, else the caller's."""
     if methods == "all":
         return list(METHODS)
@@ -327,6 +333,11 @@ def _check_pool(pool: CalibrationPool, tokens: Tokens, pages: Pages, numbers: Se
             f"the calibration pool has dimension {pool.dim} but the queries have {tokens.Q.shape[1]}: use the vectors "
             f"of one model"
         )
+    refuse_foreign(pool, pages, numbers, origin)
+
+
+def refuse_foreign(pool: CalibrationPool, pages: Pages, numbers: Sequence[int], origin: str) -> None:
+    """Refuse a pool of another embedding space than these pages."""
     blocks = []
     for number in numbers:
         page = as_page(pages[number])
@@ -340,7 +351,7 @@ def _check_pool(pool: CalibrationPool, tokens: Tokens, pages: Pages, numbers: Se
     pool.refuse_foreign(rows[good], origin.removeprefix(" of ") or "these pages")
 
 
-def _held(pool: CalibrationPool | None, tokens: Tokens) -> float | None:
+def held(pool: CalibrationPool | None, tokens: Tokens) -> float | None:
     """The share of the pool's tokens that are also tokens of the queries, up to rounding."""
     if pool is None:
         return None

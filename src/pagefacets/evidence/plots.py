@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,6 +10,8 @@ from pagefacets.errors import InputError
 from pagefacets.evidence.comparison import REFERENCE, Cell, Comparison
 from pagefacets.evidence.diagnostics import TOP_SHARE, Diagnostics, PageDiagnostics
 from pagefacets.evidence.misalignment import Lorenz
+from pagefacets.evidence.report import LEADER, Report, Row
+from pagefacets.evidence.sweep import VARIANTS, Sweep
 from pagefacets.extras import require
 from pagefacets.vectors.formats.aside import replacing
 
@@ -19,7 +21,16 @@ if TYPE_CHECKING:
 else:
     Axes = Figure = Any
 
-__all__ = ["check_target", "plot_budget", "plot_comparison", "plot_demand", "save"]
+__all__ = [
+    "check_target",
+    "plot_budget",
+    "plot_choice",
+    "plot_comparison",
+    "plot_demand",
+    "plot_front",
+    "plot_sweep",
+    "save",
+]
 
 Curve: TypeAlias = Diagnostics | PageDiagnostics | Lorenz
 
@@ -110,17 +121,10 @@ def plot_comparison(found: Comparison) -> Figure:
     order = list(dict.fromkeys(cell.method for cell in found.cells if cell.method in methods))
     # From the top of the figure down, where the page is smallest.
     for method in sorted(methods, key=lambda name: methods[name][0].covering_error, reverse=True):
-        i = order.index(method)
-        again = i >= len(COLOURS)
         axes.plot(
             [cell.nbytes for cell in methods[method]],
             [cell.covering_error for cell in methods[method]],
-            color=COLOURS[i % len(COLOURS)],
-            marker=MARKERS[(i + 3 * again) % len(MARKERS)],
-            markerfacecolor="white" if again else None,
-            linestyle="--" if again else "-",
-            markersize=5.5,
-            linewidth=1.6,
+            **_style(order.index(method)),
             label=method,
         )
     axes.axvline(found.nbytes, color=GREY, linestyle=":", linewidth=1.4, label="the whole page")
@@ -128,6 +132,109 @@ def plot_comparison(found: Comparison) -> Figure:
     axes.set(xlabel="bytes per page, with the share of the page they are", ylabel="covering error $C_{\\mathrm{err}}$")
     axes.set_ylim(bottom=0)
     figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+def plot_sweep(report: Report, sweep: Sweep) -> Figure:
+    """Figure 3: answers against the share of vectors kept, with the interval of MAGIC, else of the first method."""
+    series = _series(report, sweep, lambda row: row.setting.ratio)
+    figure, axes = _figure(7.4, 4.4, list(series), most=2 * len(COLOURS))
+    name = str(report.measures[0])
+    for place, (label, rows) in enumerate(series.items()):
+        shares = sorted(rows)
+        means = [100 * _mean(rows[share], name) for share in shares]
+        axes.plot(shares, means, **_style(place), label=label, zorder=3 - place / 100)
+    first, rows = next(iter(series.items()))
+    found = [rows[share].measures[name] for share in sorted(rows)]
+    bounds = [100 * one.low for one in found], [100 * one.high for one in found]
+    axes.fill_between(
+        sorted(rows), *bounds, color=COLOURS[0], alpha=0.13, linewidth=0, label=f"95% interval\nof {first}"
+    )
+    _whole_line(report, axes)
+    _budget_axis(axes, sorted({ratio for rows in series.values() for ratio in rows}))
+    axes.set(
+        xlabel="share of vectors kept (the budget shrinks to the right)", ylabel=f"{report.measures[0].title} × 100"
+    )
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+def plot_front(report: Report, sweep: Sweep) -> Figure:
+    """Answers against the bytes that are really kept, and the front that no setting betters; up and left is better."""
+    series = _series(report, sweep, lambda row: row.nbytes)
+    figure, axes = _figure(7.4, 4.4, list(series), most=2 * len(COLOURS))
+    name = str(report.measures[0])
+    whole = report.whole
+    rows = [row for of in series.values() for row in of.values()]
+    front: list[Row] = []
+    for row in sorted([*rows, *([] if whole is None else [whole])], key=lambda row: (row.nbytes, -_mean(row, name))):
+        if not front or _mean(row, name) > _mean(front[-1], name):
+            front.append(row)
+    for place, (label, of) in enumerate(series.items()):
+        style = {**_style(place), "linestyle": "none", "markersize": 6.5}
+        axes.plot(
+            list(of), [100 * _mean(row, name) for row in of.values()], **style, label=label, zorder=3 - place / 100
+        )
+    if whole is not None:
+        value = 100 * _mean(whole, name)
+        axes.plot([whole.nbytes], [value], "*", color=GREY, markersize=11, label=f"all vectors: {value:.1f}")
+    axes.plot(
+        [row.nbytes for row in front],
+        [100 * _mean(row, name) for row in front],
+        color=GREY,
+        linewidth=5,
+        alpha=0.3,
+        drawstyle="steps-post",
+        zorder=1,
+        label="the front",
+    )
+    if whole is not None:
+        _bytes_axis(axes, whole.nbytes, sorted({row.setting.ratio for row in rows if row.setting.ratio is not None}))
+        axes.set_xlabel("bytes per page, with the share of the page they are")
+    else:
+        axes.set_xscale("log")
+        axes.set_xlabel("bytes per page")
+        axes.xaxis.set_major_formatter(lambda value, _: _bytes(value))
+        axes.xaxis.set_minor_formatter("")
+    axes.set_ylabel(f"{report.measures[0].title} × 100")
+    figure.legend(loc="outside right upper", frameon=False)
+    return figure
+
+
+def plot_choice(report: Report, sweep: Sweep) -> Figure:
+    """Figures 5, 6 and 9: answers against the values of one option, a curve for each ratio, with 95% intervals."""
+    wanted = set(sweep.settings)
+    curves: dict[float | None, list[Row]] = {}
+    for row in report.rows:
+        if row.setting in wanted:
+            curves.setdefault(row.setting.nominal, []).append(row)
+    figure, axes = _figure(4.8, 3.4 + LEGEND_LINE, [str(ratio) for ratio in curves])
+    values = list(dict.fromkeys(one.option(sweep.axis) for one in sweep.settings))
+    places: dict[object, Any] = {value: i if sweep.scale == "names" else value for i, value in enumerate(values)}
+    for i, (ratio, rows) in enumerate(curves.items()):
+        found = [row.measures[str(report.measures[0])] for row in rows]
+        at = [places[row.setting.option(sweep.axis)] for row in rows]
+        means = [100 * one.mean for one in found]
+        label = "" if ratio is None else f"r = {ratio:g}"
+        if sweep.scale == "names":
+            beside = [place + 0.16 * (i - (len(curves) - 1) / 2) for place in at]
+            spread = [[100 * (one.mean - one.low) for one in found], [100 * (one.high - one.mean) for one in found]]
+            style = {**_style(i), "linestyle": "none"}
+            axes.errorbar(beside, means, spread, **style, label=label, elinewidth=0.9, capsize=3)
+        else:
+            axes.plot(at, means, **_style(i), label=label)
+            bounds = [100 * one.low for one in found], [100 * one.high for one in found]
+            axes.fill_between(at, *bounds, color=COLOURS[i], alpha=0.1, linewidth=0)
+    if sweep.scale == "names":
+        names = {str(name): title for name, title in VARIANTS.items()}
+        axes.set_xticks(range(len(values)), [names.get(str(value), str(value)) for value in values])
+        axes.set_xlim(-0.5, len(values) - 0.5)
+    elif sweep.scale == "log":
+        axes.set_xscale("log")
+        axes.set_xticks([float(str(value)) for value in values], [f"{value:g}" for value in values])
+        axes.set_xticks([], minor=True)
+    axes.set(xlabel=f"{sweep.title} ({sweep.axis})", ylabel=f"{report.measures[0].title} × 100")
+    figure.legend(loc="outside lower center", ncols=max(1, len(curves)), frameon=False)
     return figure
 
 
@@ -148,6 +255,46 @@ def save(figure: Figure, path: str | Path) -> Path:
     with replacing(target.resolve()) as partial:
         figure.savefig(partial, dpi=200, format=target.suffix[1:].lower())
     return target
+
+
+def _series(report: Report, sweep: Sweep, key: Callable[[Row], float | None]) -> dict[str, dict[float, Row]]:
+    """Rows by label and by what stands on the axis; all vectors are a line of their own."""
+    wanted = set(sweep.settings)
+    series: dict[str, dict[float, Row]] = {}
+    for row in report.rows:
+        at = key(row)
+        if row.setting in wanted and row.setting.method != REFERENCE and at is not None:
+            series.setdefault(row.setting.label, {})[at] = row
+    if not series:
+        raise InputError(f"{sweep.name} has no rows to draw: none of its settings ran")
+    # The method whose interval is shown comes first, the others from the best down.
+    name = str(report.measures[0])
+    heights = {label: sum(_mean(row, name) for row in rows.values()) / len(rows) for label, rows in series.items()}
+    leading = {label: all(row.setting.plain == LEADER for row in rows.values()) for label, rows in series.items()}
+    return {label: series[label] for label in sorted(series, key=lambda one: (not leading[one], -heights[one]))}
+
+
+def _mean(row: Row, name: str) -> float:
+    return row.measures[name].mean
+
+
+def _whole_line(report: Report, axes: Axes) -> None:
+    if report.whole is not None:
+        value = 100 * _mean(report.whole, str(report.measures[0]))
+        axes.axhline(value, color=GREY, linestyle=":", linewidth=1.4, label=f"all vectors: {value:.1f}")
+
+
+def _style(place: int) -> dict[str, Any]:
+    """How the curve at this place of the legend looks: the second seven are dashed and hollow."""
+    again = place >= len(COLOURS)
+    return {
+        "color": COLOURS[place % len(COLOURS)],
+        "marker": MARKERS[(place + 3 * again) % len(MARKERS)],
+        "markerfacecolor": "white" if again else None,
+        "linestyle": "--" if again else "-",
+        "markersize": 5.5,
+        "linewidth": 1.6,
+    }
 
 
 def _figure(width: float, height: float, names: Sequence[str], *, most: int = len(COLOURS)) -> tuple[Figure, Axes]:

@@ -1,0 +1,1 @@
+"""pagefacets inside other libraries: one import to switch."""
