@@ -267,7 +267,7 @@ function note() {
   }
   const one = found.tokens[state.token];
   const full = one.full ? ` (full ${one.full.score.toFixed(2)})` : "";
-  text.textContent = `“${said(one, state.token)}” chose facet ${one.facet + 1} of ${found.k}, which stands for ${count(one.members)} of ${plural(found.n, "vector")}: score ${one.score.toFixed(2)}${full}`;
+  text.textContent = `“${said(one, state.token)}” chose facet ${one.facet}, which stands for ${count(one.members)} of ${plural(found.n, "vector")}: score ${one.score.toFixed(2)}${full}`;
 }
 
 // ---- the rest of the page
