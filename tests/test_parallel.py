@@ -32,9 +32,9 @@ def test_results_come_in_order_on_one_thread_each():
         torch.set_num_threads(1)
     assert [value for value, _, _ in results] == [i * i for i in range(400)]
     assert {threads for _, threads, _ in results} == {1}
-    here = [process == os.getpid() for _, _, process in results]
-    assert here == sorted(here, reverse=True), "this process only helps until the workers are there"
-    assert len({process for _, _, process in results} - {os.getpid()}) == 2
+    processes = [process for _, _, process in results]
+    assert len(set(processes)) == 2, "this process is one of the two"
+    assert 0.3 < processes[200:].count(os.getpid()) / 200 < 0.7, "and does its share once the other is there"
 
 
 def test_an_error_in_a_worker_reaches_the_caller_as_itself():
@@ -109,7 +109,7 @@ def test_workers_and_their_files_outlive_a_killed_parent_by_a_moment(tmp_path):
         "def work(shared, task):\n"
         "    time.sleep(0.05)\n"
         "    return os.getpid()\n"
-        "for process in parallel.ordered(work, iter(int, 1), workers=2, shared=None):\n"
+        "for process in parallel.ordered(work, iter(int, 1), workers=3, shared=None):\n"
         "    print(process, flush=True)\n"
     )
     child = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)

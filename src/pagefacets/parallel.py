@@ -64,56 +64,75 @@ def ordered(
 ) -> Iterator[Result]:
     """function(shared, task) for every task, in order; `shared` travels once to each worker, tasks as they come.
 
-    Each worker computes on one thread. The first tasks are done here, while the workers still load their libraries.
-    Leaving the iterator early, or an error, ends the workers.
+    This process is one of the workers, and the only one while the others still load their libraries. Each computes on
+    one thread. Leaving the iterator early, or an error, ends them.
     """
+    if workers == 1:
+        yield from (_here(function, shared, task).result()[0] for task in tasks)
+        return
     temporary = tempfile.TemporaryDirectory(prefix="pagefacets-", dir=_memory_folder())
     with temporary as folder:
         # In a file, because starting a worker waits until it has read its arguments; by cloudpickle, because a
         # compressor may be written in the caller's own script.
         constant = Path(folder, "shared")
         constant.write_bytes(cloudpickle.dumps(shared))
-        pool = loky.ProcessPoolExecutor(workers, initializer=_start, initargs=(constant, os.getpid()), env=_ENVIRONMENT)
+        started = (constant, os.getpid())
+        pool = loky.ProcessPoolExecutor(workers - 1, initializer=_start, initargs=started, env=_ENVIRONMENT)
         # An iterator that the interpreter finds open when it leaves is closed when loky is half gone already.
         end = weakref.finalize(temporary, pool.shutdown, wait=True, kill_workers=True)
         try:
-            supply = iter(tasks)
             with _interrupts_held():
                 ready = pool.submit(os.getpid)
-            while not ready.done():
-                for task in itertools.islice(supply, 1):
-                    with one_thread():
-                        result = function(shared, task)
-                    yield result
-                    break
-                else:
-                    break
-            yield from _in_workers(pool, function, supply, Path(folder), ahead=2 * workers)
+            yield from _shared_out(pool, ready, function, shared, iter(tasks), Path(folder), ahead=2 * workers)
         finally:
             end()
 
 
-def _in_workers(
+def _shared_out(
     pool: loky.ProcessPoolExecutor,
+    ready: Future[int],
     function: Callable[[Any, Task], Result],
+    shared: object,
     supply: Iterator[Task],
     folder: Path,
     *,
     ahead: int,
 ) -> Iterator[Result]:
-    parcels = (Parcel.of(task, folder / str(i)) for i, task in enumerate(supply))
-    waiting: deque[tuple[Future[Answer[Result]], Parcel]] = deque()
-    for parcel in itertools.islice(parcels, ahead):
-        waiting.append((pool.submit(_call, function, parcel), parcel))
-    while waiting:
-        future, parcel = waiting.popleft()
+    """Results in order. The others have up to `ahead` tasks before them; while the next result is not there, this
+    process does a task itself, until it is as many tasks ahead."""
+    waiting: deque[tuple[Future[Answer[Result]], Parcel | None]] = deque()
+    numbers, left = itertools.count(), True
+    while waiting or left:
+        if ready.done():
+            free = ahead - sum(not future.done() for future, _ in waiting)
+            for task in itertools.islice(supply, max(0, min(free, 2 * ahead - len(waiting)))):
+                parcel = Parcel.of(task, folder / str(next(numbers)))
+                waiting.append((pool.submit(_call, function, parcel), parcel))
+        full = len(waiting) >= 2 * ahead
+        if not (waiting and (waiting[0][0].done() or full or not left)):
+            left = False
+            for task in itertools.islice(supply, 1):
+                waiting.append((_here(function, shared, task), None))
+                left = True
+            continue
+        future, sent = waiting.popleft()
         result, warned = future.result()
-        parcel.discard()
+        if sent is not None:
+            sent.discard()
         for message, category in warned:
             warnings.warn(message, category, stacklevel=2)
-        for following in itertools.islice(parcels, 1):
-            waiting.append((pool.submit(_call, function, following), following))
         yield result
+
+
+def _here(function: Callable[[Any, Task], Result], shared: object, task: Task) -> Future[Answer[Result]]:
+    """A task done in this process; what it raises waits for its turn."""
+    done: Future[Answer[Result]] = Future()
+    try:
+        with one_thread():
+            done.set_result((function(shared, task), []))
+    except Exception as error:  # noqa: BLE001 - raised again by result()
+        done.set_exception(error)
+    return done
 
 
 class Parcel(NamedTuple):
