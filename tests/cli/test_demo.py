@@ -54,6 +54,9 @@ def test_again_is_no_work_and_the_same_result(done):
     again = run("demo", "-q", cwd=folder)
     assert again.returncode == 0, again.stderr
     assert f"{told['first']['facets']} of {told['questions']}" in again.stdout
+    search = next(line for line in again.stdout.splitlines() if "search pagefacets-demo" in line)
+    typed = subprocess.run(search, shell=True, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert "annual-report-2025.pdf" in typed.stdout, "what it tells to type next works as it stands"
 
 
 def _seconds(index):

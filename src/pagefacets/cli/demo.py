@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import statistics
 import sys
 import time
@@ -84,11 +86,12 @@ def command(
     )
     hits = [(f"{hit.score:.2f}", f"{hit.source}, page {(hit.number or 0) + 1}") for hit in best]
     print_rows(f"3. “{shown.text}”", [*hits, ("why", f"{evidence} (open it in a browser)")])
+    program = _program()
     turns = [
-        f'pagefacets search {place} "{questions[0].text}"',
-        f'pagefacets explain {place} "{questions[1].text}" -o why.png',
-        f"pagefacets serve {place}",
-        "pagefacets index FOLDER -o mine.pf",
+        f'{program} search {place} "{questions[0].text}"',
+        f'{program} explain {place} "{questions[1].text}" -o why.png',
+        f"{program} serve {place}",
+        f"{program} index FOLDER -o mine.pf",
     ]
     sys.stdout.write("\n".join(["4. Your turn", *turns, ""]))
 
@@ -115,6 +118,12 @@ def _asked(index: Index, questions: list[Question]) -> _Asked:
         for name, hits in (("facets", found), ("full", exact)):
             right[name] += (hits[0].source, hits[0].number) == (question.source, question.number)
     return _Asked(**right, milliseconds=statistics.median(times))
+
+
+def _program() -> str:
+    """How this program is called from here, also where its environment is not active."""
+    script = Path(sys.executable).with_name("pagefacets")
+    return "pagefacets" if shutil.which("pagefacets") or not script.exists() else os.path.relpath(script)
 
 
 def _times(sizes: dict[str, int]) -> str:
