@@ -5,37 +5,39 @@ from __future__ import annotations
 import signal
 import sys
 import warnings
+from importlib import import_module
 from types import FrameType
 from typing import Annotated
 
 import typer
 
 from pagefacets import __version__
-from pagefacets.cli import (
-    add,
-    bench,
-    calibrate,
-    compact,
-    compare,
-    compress,
-    delete,
-    demo,
-    diagnose,
-    encode,
-    explain,
-    index,
-    info,
-    questions,
-    reproduce,
-    search,
-    serve,
-    verify,
-)
 from pagefacets.errors import PagefacetsError
 
 __all__ = ["app", "main"]
 
 INTERRUPTED = 130
+# Each is a module of this package, with its command and an example.
+VERBS = (
+    "add",
+    "bench",
+    "calibrate",
+    "compact",
+    "compare",
+    "compress",
+    "delete",
+    "demo",
+    "diagnose",
+    "encode",
+    "explain",
+    "index",
+    "info",
+    "questions",
+    "reproduce",
+    "search",
+    "serve",
+    "verify",
+)
 
 app = typer.Typer(
     name="pagefacets",
@@ -46,27 +48,9 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (
-    add,
-    bench,
-    calibrate,
-    compact,
-    compare,
-    compress,
-    delete,
-    demo,
-    diagnose,
-    encode,
-    explain,
-    index,
-    info,
-    questions,
-    reproduce,
-    search,
-    serve,
-    verify,
-):
-    app.command(verb.__name__.rpartition(".")[2], epilog=verb.EXAMPLE)(verb.command)
+for name in VERBS:
+    verb = import_module(f"pagefacets.cli.{name}")
+    app.command(name, epilog=verb.EXAMPLE)(verb.command)
 
 
 def _version(wanted: bool) -> None:

@@ -8,7 +8,6 @@ import time
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from functools import partial
 from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -167,7 +166,7 @@ class _Outcome(NamedTuple):
 def _outcomes(
     work: _Work, tasks: Iterator[_Task], workers: int, total: int, *, progress: bool
 ) -> Generator[_Outcome, None, None]:
-    results = map(partial(_work, work), tasks) if workers == 1 else ordered(_work, tasks, workers=workers, shared=work)
+    results = ordered(_work, tasks, workers=workers, shared=work)
     yield from track(results, total, "comparing", unit="pages") if progress else results
 
 

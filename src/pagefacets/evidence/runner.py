@@ -11,7 +11,6 @@ import os
 import platform
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeAlias, final
 
@@ -216,7 +215,7 @@ def _tasks(data: Sequence[Labelled], passes: Sequence[_Pass], made: _Made) -> It
 def _counted(
     work: _Work, tasks: Iterator[_Task], workers: int, sizes: Sequence[int], *, progress: bool
 ) -> Generator[_Done, None, None]:
-    results = map(partial(_work, work), tasks) if workers == 1 else ordered(_work, tasks, workers=workers, shared=work)
+    results = ordered(_work, tasks, workers=workers, shared=work)
     if not progress:
         yield from results
         return

@@ -128,12 +128,8 @@ def _work(shared: tuple[Compressor, CalibrationPool | None], task: Task) -> list
 def _on_cores(
     compressor: Compressor, tasks: Iterator[Task], pool: CalibrationPool | None, workers: int
 ) -> Iterator[Facets]:
-    if workers == 1:
-        for task in tasks:
-            yield from _work((compressor, pool), task)
-    else:
-        for facets in ordered(_work, tasks, workers=workers, shared=(compressor, pool)):
-            yield from facets
+    for facets in ordered(_work, tasks, workers=workers, shared=(compressor, pool)):
+        yield from facets
 
 
 def _on_device(
