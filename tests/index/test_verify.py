@@ -145,6 +145,8 @@ def test_a_spoilt_data_file_is_found_and_refused_with_one_sentence(path, how):
     assert "\n" not in sentence
     with pytest.raises(FileFormatError, match=re.escape(f"{path} is damaged")):
         _ = Reader(path).packed
+    with pytest.raises(FileFormatError, match=re.escape(f"{path} is damaged")):
+        Writer.open(path)
 
 
 def rewrite(path, change):

@@ -30,11 +30,13 @@ __all__ = [
     "TABLE",
     "Listing",
     "Reader",
+    "Reading",
     "dataset",
     "disk_bytes",
     "first_line",
     "is_index",
     "manifest_of",
+    "refuse_cut",
 ]
 
 # The Lance table inside an index, and the folder of what was derived from it.
@@ -58,7 +60,7 @@ def dataset(path: Path, version: int | None = None) -> Any:
     if not is_index(path):
         what = "holds no whole index" if path.exists() else "does not exist"
         raise InputError(f"{path} {what}: build one with 'pagefacets index SOURCE -o {path.name}'")
-    with _Reading(path):
+    with Reading(path):
         # Lance trusts a manifest in how much memory it asks for.
         named = manifest_file(path / TABLE, version)
         wrong = () if named is None else Checks.read(path / CHECKS).damaged(path / TABLE, [named])
@@ -67,6 +69,13 @@ def dataset(path: Path, version: int | None = None) -> Any:
             if (path / TABLE / name).exists():
                 raise FileFormatError(_damaged(path, name, why))
         return lance.dataset(str(path / TABLE), version=version)
+
+
+def refuse_cut(path: Path, table: Any) -> None:
+    """Refuse a version of which a file has not the size that it was written with."""
+    names = (name for names in files_of(table).values() for name in names)
+    for name, why in Checks.read(path / CHECKS).damaged(path / TABLE, names, sizes_only=True):
+        raise FileFormatError(_damaged(path, name, why))
 
 
 def manifest_of(table: Any, path: Path) -> Manifest:
@@ -125,9 +134,7 @@ class Reader:
         kind = codec(self.manifest.dtype, self.manifest.dim)
         lengths = torch.from_numpy(np.concatenate([[0], listing.k.values.to_numpy()]).astype(np.int64))
         with self._reading():
-            names = (name for names in files_of(self.table).values() for name in names)
-            for name, why in Checks.read(self.path / CHECKS).damaged(self.path / TABLE, names, sizes_only=True):
-                raise FileFormatError(_damaged(self.path, name, why))
+            refuse_cut(self.path, self.table)
             stored = mapped(self.table, self.path / PACKED, int(lengths.sum()), kind.stride, GRACE)
         offsets = listing.offsets.values
         known = offsets.null_count < len(offsets)
@@ -253,12 +260,12 @@ class Reader:
             row: dict[str, Any] = self.table.take([place], columns=columns).to_pylist()[0]
         return row
 
-    def _reading(self) -> _Reading:
-        return _Reading(self.path)
+    def _reading(self) -> Reading:
+        return Reading(self.path)
 
 
 @final
-class _Reading:
+class Reading:
     """Says in one sentence what Lance says in many."""
 
     def __init__(self, path: Path) -> None:

@@ -12,7 +12,17 @@ from typing import NamedTuple, final
 from pagefacets.errors import InputError
 from pagefacets.index.checks import CHECKS, record
 from pagefacets.index.format import Entry, Manifest, row_of, schema
-from pagefacets.index.reader import GRACE, PACKED, TABLE, dataset, first_line, is_index, manifest_of
+from pagefacets.index.reader import (
+    GRACE,
+    PACKED,
+    TABLE,
+    Reading,
+    dataset,
+    first_line,
+    is_index,
+    manifest_of,
+    refuse_cut,
+)
 from pagefacets.vectors.caching.locks import FileLock
 
 __all__ = ["POOL", "Held", "Writer"]
@@ -45,7 +55,9 @@ class Writer:
         self._table = dataset(path)
         self.manifest = manifest_of(self._table, path)
         columns = ("id", "root", "source", "digest")
-        listed = self._table.to_table(columns=list(columns))
+        with Reading(path):
+            refuse_cut(path, self._table)
+            listed = self._table.to_table(columns=list(columns))
         ids, *values = (listed[name].to_pylist() for name in columns)
         self.held = {name: Held(*about) for name, *about in zip(ids, *values, strict=True)}
         # Of a commit after which its writer was killed, too.
