@@ -14,6 +14,7 @@ W D five times each, and the two of the readout. "fastest products" are the same
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from collections.abc import Callable
@@ -53,6 +54,7 @@ def ward(page: np.ndarray, variant: str) -> None:
     linkage(1 - rows @ rows.T if variant == "colpali-engine" else rows, method="ward")
 
 
+@functools.cache
 def contenders(K: int) -> dict[str, Callable[[], object]]:
     pages = pages_like(8, N, P, seed=SEED)
     pool = pf.CalibrationPool(torch.randn(L, P, generator=torch.Generator().manual_seed(SEED)))

@@ -13,7 +13,12 @@ import torch
 
 import pagefacets as pf
 from pagefacets import parallel
-from pagefacets.parallel import available_cores, ordered
+from pagefacets.parallel import available_cores, ordered, standing_by
+
+
+def loaded(crew):
+    """Wait until its processes have answered."""
+    crew._ready.result(timeout=60)
 
 
 def square(shared, task):
@@ -41,6 +46,31 @@ def test_an_error_in_a_worker_reaches_the_caller_as_itself():
     for refused in (7, 299):
         with pytest.raises(pf.InputError, match=f"task {refused} is refused"):
             list(ordered(square, range(300), workers=2, shared=refused))
+
+
+def test_processes_that_stand_by_work_from_the_first_task_on_and_end_with_the_block(tmp_path, monkeypatch):
+    monkeypatch.setattr(parallel, "_memory_folder", lambda: str(tmp_path))
+    with standing_by(2):
+        loaded(parallel._waiting)
+        processes = [process for _, _, process in ordered(square, range(40), workers=2, shared=None)]
+        assert processes.count(os.getpid()) < 30, "the other has loaded its libraries before it is asked"
+        [other] = set(processes) - {os.getpid()}
+        again = {process for _, _, process in ordered(square, range(100), workers=2, shared=None)}
+        assert other not in again, "it is taken once"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("wanted", [1, 3])
+def test_processes_that_stand_by_in_vain_are_ended(tmp_path, monkeypatch, wanted):
+    monkeypatch.setattr(parallel, "_memory_folder", lambda: str(tmp_path))
+    with standing_by(2):
+        results = ordered(square, range(50), workers=wanted, shared=None)
+        assert [value for value, _, _ in results] == [i * i for i in range(50)]
+        assert len(list(tmp_path.iterdir())) == (1 if wanted == 1 else 0)
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(pf.InputError, match="nothing to do"), standing_by(2):
+        raise pf.InputError("nothing to do")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_cores_are_those_this_process_may_use():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import gc
 import itertools
 import mmap
 import os
@@ -19,16 +21,13 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar, final
 
 import cloudpickle
 import loky
 import loky.backend.resource_tracker
-import torch
 
-from pagefacets.products import one_thread
-
-__all__ = ["Parcel", "available_cores", "ordered"]
+__all__ = ["Parcel", "available_cores", "ordered", "standing_by"]
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -51,7 +50,8 @@ _ROOM = 1 << 29
 # Seconds between two looks of a worker at whether its parent is still there.
 _PULSE = 1.0
 
-_shared: Any = None
+# Processes that have been started early, until somebody takes them.
+_waiting: _Crew | None = None
 
 
 def available_cores() -> int:
@@ -70,62 +70,95 @@ def ordered(
     if workers == 1:
         yield from (_here(function, shared, task).result()[0] for task in tasks)
         return
-    temporary = tempfile.TemporaryDirectory(prefix="pagefacets-", dir=_memory_folder())
-    with temporary as folder:
-        # In a file, because starting a worker waits until it has read its arguments; by cloudpickle, because a
-        # compressor may be written in the caller's own script.
-        constant = Path(folder, "shared")
-        constant.write_bytes(cloudpickle.dumps(shared))
-        started = (constant, os.getpid())
-        pool = loky.ProcessPoolExecutor(workers - 1, initializer=_start, initargs=started, env=_ENVIRONMENT)
+    crew = _hired(workers)
+    try:
+        yield from crew.shared_out(function, shared, iter(tasks))
+    finally:
+        crew.end()
+
+
+@contextlib.contextmanager
+def standing_by(workers: int) -> Iterator[None]:
+    """The other processes load from now on and wait for the first `ordered` in the block that wants as many.
+
+    For a program that knows early that it will share its work out: they load while it loads its own libraries.
+    """
+    global _waiting
+    if workers < 2:
+        yield
+        return
+    crew = _waiting = _Crew(workers)
+    try:
+        yield
+    finally:
+        _waiting = None
+        crew.end()
+
+
+def _hired(workers: int) -> _Crew:
+    global _waiting
+    crew, _waiting = _waiting, None
+    if crew is not None and crew.workers != workers:
+        crew.end()
+        crew = None
+    return _Crew(workers) if crew is None else crew
+
+
+@final
+class _Crew:
+    """The processes that work beside this one, from their start to their end."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+        self._temporary = tempfile.TemporaryDirectory(prefix="pagefacets-", dir=_memory_folder())
+        self._folder = Path(self._temporary.name)
+        started = (os.getpid(), self._folder)
+        self._pool = loky.ProcessPoolExecutor(workers - 1, initializer=_start, initargs=started, env=_ENVIRONMENT)
         # An iterator that the interpreter finds open when it leaves is closed when loky is half gone already.
-        end = weakref.finalize(temporary, pool.shutdown, wait=True, kill_workers=True)
-        try:
-            with _interrupts_held():
-                ready = pool.submit(os.getpid)
-            yield from _shared_out(pool, ready, function, shared, iter(tasks), Path(folder), ahead=2 * workers)
-        finally:
-            end()
+        self._dismiss = weakref.finalize(self, self._pool.shutdown, wait=True, kill_workers=True)
+        with _interrupts_held():
+            self._ready = self._pool.submit(os.getpid)
 
+    def shared_out(
+        self, function: Callable[[Any, Task], Result], shared: object, supply: Iterator[Task]
+    ) -> Iterator[Result]:
+        """Results in order. The others have up to `ahead` tasks before them; while the next result is not there, this
+        process does a task itself, until it is as many tasks ahead."""
+        # By cloudpickle, because a compressor may be written in the caller's own script.
+        constant = self._folder / "shared"
+        constant.write_bytes(cloudpickle.dumps(shared))
+        waiting: deque[tuple[Future[Answer[Result]], Parcel | None]] = deque()
+        numbers, left, ahead = itertools.count(), True, 2 * self.workers
+        while waiting or left:
+            if self._ready.done():
+                free = ahead - sum(not future.done() for future, _ in waiting)
+                for task in itertools.islice(supply, max(0, min(free, 2 * ahead - len(waiting)))):
+                    parcel = Parcel.of(task, self._folder / str(next(numbers)))
+                    waiting.append((self._pool.submit(_call, function, constant, parcel), parcel))
+            full = len(waiting) >= 2 * ahead
+            if not (waiting and (waiting[0][0].done() or full or not left)):
+                left = False
+                for task in itertools.islice(supply, 1):
+                    waiting.append((_here(function, shared, task), None))
+                    left = True
+                continue
+            future, sent = waiting.popleft()
+            result, warned = future.result()
+            if sent is not None:
+                sent.discard()
+            for message, category in warned:
+                warnings.warn(message, category, stacklevel=2)
+            yield result
 
-def _shared_out(
-    pool: loky.ProcessPoolExecutor,
-    ready: Future[int],
-    function: Callable[[Any, Task], Result],
-    shared: object,
-    supply: Iterator[Task],
-    folder: Path,
-    *,
-    ahead: int,
-) -> Iterator[Result]:
-    """Results in order. The others have up to `ahead` tasks before them; while the next result is not there, this
-    process does a task itself, until it is as many tasks ahead."""
-    waiting: deque[tuple[Future[Answer[Result]], Parcel | None]] = deque()
-    numbers, left = itertools.count(), True
-    while waiting or left:
-        if ready.done():
-            free = ahead - sum(not future.done() for future, _ in waiting)
-            for task in itertools.islice(supply, max(0, min(free, 2 * ahead - len(waiting)))):
-                parcel = Parcel.of(task, folder / str(next(numbers)))
-                waiting.append((pool.submit(_call, function, parcel), parcel))
-        full = len(waiting) >= 2 * ahead
-        if not (waiting and (waiting[0][0].done() or full or not left)):
-            left = False
-            for task in itertools.islice(supply, 1):
-                waiting.append((_here(function, shared, task), None))
-                left = True
-            continue
-        future, sent = waiting.popleft()
-        result, warned = future.result()
-        if sent is not None:
-            sent.discard()
-        for message, category in warned:
-            warnings.warn(message, category, stacklevel=2)
-        yield result
+    def end(self) -> None:
+        self._dismiss()
+        self._temporary.cleanup()
 
 
 def _here(function: Callable[[Any, Task], Result], shared: object, task: Task) -> Future[Answer[Result]]:
     """A task done in this process; what it raises waits for its turn."""
+    from pagefacets.products import one_thread
+
     done: Future[Answer[Result]] = Future()
     try:
         with one_thread():
@@ -191,11 +224,14 @@ def _interrupts_held() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _start(constant: Path, parent: int) -> None:
-    global _shared
+def _start(parent: int, folder: Path) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_outlive, args=(parent, constant.parent), daemon=True).start()
-    _shared = pickle.loads(constant.read_bytes())  # noqa: S301
+    threading.Thread(target=_outlive, args=(parent, folder), daemon=True).start()
+    gc.disable()
+    import torch
+
+    gc.freeze()
+    gc.enable()
     torch.set_num_threads(1)
 
 
@@ -207,8 +243,14 @@ def _outlive(parent: int, folder: Path) -> None:
     os._exit(1)
 
 
-def _call(function: Callable[[Any, Task], Result], parcel: Parcel) -> Answer[Result]:
+def _call(function: Callable[[Any, Task], Result], constant: Path, parcel: Parcel) -> Answer[Result]:
+    shared = _unpacked(constant)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = function(_shared, parcel.open())
+        result = function(shared, parcel.open())
     return result, [(str(one.message), one.category) for one in caught]
+
+
+@functools.cache
+def _unpacked(constant: Path) -> Any:
+    return pickle.loads(constant.read_bytes())  # noqa: S301 - written by this program's own parent process

@@ -156,6 +156,30 @@ def test_ctrl_c_and_sigterm_leave_nothing_behind(tmp_path, workers, number, stat
     assert processes_of(child.pid) == []
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="processes are looked up in /proc")
+def test_ctrl_c_and_sigterm_while_the_processes_load(corpus, tmp_path, number):
+    command = [sys.executable, "-m", "pagefacets", "compress", corpus / "pages.safetensors", "-o", "out.npz"]
+    child = subprocess.Popen(
+        [*command, "--set", "source=uniform", "--workers", "2", "-q"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 60
+    while len(processes_of(child.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    os.killpg(child.pid, number)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == (130 if number == signal.SIGINT else 143), errors
+    assert errors in ("pagefacets: stopped; nothing half-written was left behind\n", "")
+    while processes_of(child.pid) and time.monotonic() < deadline + 60:
+        time.sleep(0.1)
+    assert processes_of(child.pid) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def processes_of(session):
     """Processes that are left of the session that a command started."""
     left = []

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLE", "Totals", "command", "parse_options", "recipe"]
 
+# From this many bytes of vectors on, more processes are started before it is known how many pages there are.
+WORTH_STARTING = 1 << 26
+
 EXAMPLE = "Example: pagefacets compress pages.safetensors --pool pool.safetensors --ratio 0.05 -o facets.safetensors"
 
 
@@ -47,28 +50,32 @@ def command(
     if expect is not None and pool is None:
         raise InputError("--expect checks a pool: pass it with --pool")
     not_over_inputs(output, vectors, pool)
-    from pagefacets.facets.registry import compressor, takes_ratio
-    from pagefacets.vectors.files import open_vectors, save_vectors
-    from pagefacets.vectors.pool import CalibrationPool
+    from pagefacets.parallel import available_cores, standing_by
 
     options = parse_options(option or [])
-    if keep is not None:
-        options["budget"] = keep
-    elif ratio is not None:
-        options["ratio"] = ratio
-    elif takes_ratio(method, options):
-        options["ratio"] = 0.05
-    chosen = compressor(method, **options)
-    tokens = None if pool is None else CalibrationPool.load(pool, expect=expect)
-    with open_vectors(vectors) as pages:
-        if pages.kind == "facets":
-            raise InputError(f"{pages.name} already holds facets: compress the page vectors they were made from")
-        before, n_pages, n_vectors = pages.nbytes, len(pages), pages.rows
-        started = time.perf_counter()
-        facets = chosen.compress_many(pages, tokens, workers=workers, device=device, progress=not quiet)
-        totals = Totals()
-        save_vectors(output, totals.count(facets), metadata={"recipe": recipe(chosen.config(), tokens)})
-        seconds = time.perf_counter() - started
+    processes = workers or (available_cores() if _large(vectors) else 1)
+    with standing_by(processes if device == "cpu" else 1):
+        from pagefacets.facets.registry import compressor, takes_ratio
+        from pagefacets.vectors.files import open_vectors, save_vectors
+        from pagefacets.vectors.pool import CalibrationPool
+
+        if keep is not None:
+            options["budget"] = keep
+        elif ratio is not None:
+            options["ratio"] = ratio
+        elif takes_ratio(method, options):
+            options["ratio"] = 0.05
+        chosen = compressor(method, **options)
+        tokens = None if pool is None else CalibrationPool.load(pool, expect=expect)
+        with open_vectors(vectors) as pages:
+            if pages.kind == "facets":
+                raise InputError(f"{pages.name} already holds facets: compress the page vectors they were made from")
+            before, n_pages, n_vectors = pages.nbytes, len(pages), pages.rows
+            started = time.perf_counter()
+            facets = chosen.compress_many(pages, tokens, workers=workers, device=device, progress=not quiet)
+            totals = Totals()
+            save_vectors(output, totals.count(facets), metadata={"recipe": recipe(chosen.config(), tokens)})
+            seconds = time.perf_counter() - started
     result = {
         "pages": n_pages,
         "method": method,
@@ -96,6 +103,12 @@ def command(
             ("time", f"{seconds:.1f} s, {1e3 * seconds / n_pages:.2f} ms per page"),
         ],
     )
+
+
+def _large(vectors: Path) -> bool:
+    """Whether it is sure to be work for several processes, before PyTorch is there to open the file."""
+    files = vectors.rglob("*") if vectors.is_dir() else [vectors]
+    return sum(file.stat().st_size for file in files if file.is_file()) >= WORTH_STARTING
 
 
 class Totals:

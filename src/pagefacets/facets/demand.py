@@ -21,11 +21,10 @@ SAFE_TEMPERATURE = 0.03
 def soft_demand(D: Float[Tensor, "*B N p"], Q: Float[Tensor, "L p"], tau: float) -> Float[Tensor, "*B N"]:
     """ŵ_j = mean_q softmax_j(q·d_j / τ) over unit rows; sums to 1."""
     fast = tau >= SAFE_TEMPERATURE
+    rows = D * ((EXPONENT if fast else 1.0) / tau)
     w = torch.zeros(D.shape[:-1], device=D.device, dtype=D.dtype)
     for q in torch.split(Q, _block(D)):
-        # The tokens are scaled and not the rows: what a page needs should fit a core's cache.
-        tokens = q * ((EXPONENT if fast else 1.0) / tau)
-        X = gram(tokens if D.ndim == 2 else tokens.expand(*D.shape[:-2], *q.shape), D)
+        X = gram(q if D.ndim == 2 else q.expand(*D.shape[:-2], *q.shape), rows)
         if fast:
             exponential_(X)
             w += apply(X.mT, X.sum(-1).reciprocal_())
@@ -35,8 +34,8 @@ def soft_demand(D: Float[Tensor, "*B N p"], Q: Float[Tensor, "L p"], tau: float)
 
 
 def _block(D: Float[Tensor, "*B N p"]) -> int:
-    """Tokens at a time: on a CPU a block of scores stays in the second-level cache, elsewhere within half a GB."""
-    scores = 120_000 if D.device.type == "cpu" else 1 << 27
+    """Tokens at a time: on a CPU a block of scores takes a MB, which a core's caches hold, elsewhere half a GB."""
+    scores = 1 << 18 if D.device.type == "cpu" else 1 << 27
     return max(16, scores // max(1, math.prod(D.shape[:-1])))
 
 
