@@ -71,7 +71,9 @@ def contenders(K: int) -> dict[str, Callable[[], object]]:
 
 
 def repeat(K: int, task: tuple[str, int]) -> int:
-    """In a worker: one contender so many times."""
+    """In a worker: one contender so many times, made once and not for every task."""
+    from benchmarks.compress_speed import contenders
+
     name, times = task
     call = contenders(K)[name]
     for _ in range(times):
