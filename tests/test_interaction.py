@@ -23,11 +23,23 @@ def test_equals_the_definition(seed, lengths, tokens, dtype):
     torch.testing.assert_close(pf.maxsim(query, pages).double(), maxsim_reference(query, pages), atol=1e-4, rtol=1e-5)
 
 
+@pytest.mark.parametrize("tokens", [1, 20, 24, 25, 32, 40])
+@pytest.mark.parametrize("n", [1, 2, 8, 31, 32, 75])
+def test_pages_of_one_length_equal_the_definition(tokens, n):
+    generator = torch.Generator().manual_seed(tokens * n)
+    pages = [-torch.rand(n, 8, generator=generator) for _ in range(5)]
+    query = torch.rand(tokens, 8, generator=generator)
+    torch.testing.assert_close(pf.maxsim(query, pages).double(), maxsim_reference(query, pages), atol=1e-4, rtol=1e-5)
+    pages[3][n - 1, 5] = float("nan")
+    assert torch.isnan(pf.maxsim(query, pages)).tolist() == [False, False, False, True, False]
+
+
 def test_blocks_do_not_show(monkeypatch):
     pages = [torch.randn(n, 8) for n in (3, 700, 900, 1, 1500, 40, 40)]
     query = torch.randn(5, 8)
     whole = pf.maxsim(query, pages)
     monkeypatch.setattr("pagefacets.interaction.BLOCK", 5)
+    monkeypatch.setattr("pagefacets.interaction.CACHED", 5)
     torch.testing.assert_close(pf.maxsim(query, pages), whole)
 
 

@@ -25,12 +25,15 @@ __all__ = ["PackedPages", "StoredRows", "maxsim", "maxsim_reference"]
 Offsets: TypeAlias = "np.ndarray[tuple[int], np.dtype[np.int64]]"
 
 
-# Scores computed at a time on an accelerator, and bytes of rows and scores on a CPU: a block of them stays in the cache
-# of one core between the product and the maximum.
+# Scores computed at a time on an accelerator, and bytes of rows and scores on a CPU: the scores of a block stay in a
+# core's caches between the product and the maximum. Stored rows become numbers in memory of every thread's own: half.
 BLOCK = 300_000
-CACHED = 1 << 21
+CACHED = 1 << 22
 # Pages with fewer vectors than this on average are reduced row by row.
 SHORT = 24
+# PyTorch takes maxima over a middle axis quickly where the last has a multiple of so many numbers, and over the last
+# where it has at least as many. The former suits more tokens than these.
+LANES, FEW = 32, 24
 # Query tokens scored at a time, which bounds memory when many queries come at once.
 TOKENS = 1024
 
@@ -197,7 +200,8 @@ def _score(queries: list[Tensor], packed: PackedPages) -> Float[Tensor, "Q P"]:
     counts = [query.shape[0] for query in queries]
     scores = torch.empty(len(queries), len(packed), device=tokens.device)
     if tokens.device.type == "cpu":
-        per_block = max(1024, CACHED // (4 * sum(tokens.shape)))
+        block = CACHED if isinstance(packed.rows, Tensor) else CACHED // 2
+        per_block = max(1024, block // (4 * sum(tokens.shape)))
     else:
         per_block = max(1024, BLOCK // tokens.shape[0])
     blocks = iter(_blocks(packed.offsets.numpy(), per_block))
@@ -258,8 +262,7 @@ def _block_maxima(tokens: Float[Tensor, "M p"], packed: PackedPages, start: int,
     if (lengths == lengths[0]).all():
         if rows.device.type != "cpu":
             return gram(tokens, rows).view(tokens.shape[0], len(lengths), lengths[0]).amax(2)
-        # The maximum over the middle axis runs along whole rows of tokens, the one over the last number by number.
-        return gram(rows, tokens).view(len(lengths), lengths[0], tokens.shape[0]).amax(1).T.contiguous()
+        return _equal_maxima(tokens, rows, int(lengths[0]))
     if rows.device.type != "cpu":
         scores = gram(tokens, rows)
         page = torch.repeat_interleave(torch.from_numpy(lengths).to(rows.device))
@@ -268,3 +271,15 @@ def _block_maxima(tokens: Float[Tensor, "M p"], packed: PackedPages, start: int,
     if lengths.mean() < SHORT:
         return torch.segment_reduce(gram(rows, tokens), "max", lengths=torch.from_numpy(lengths), axis=0).T.contiguous()
     return torch.from_numpy(np.maximum.reduceat(gram(tokens, rows).numpy(), offsets[:-1] - offsets[0], axis=1))
+
+
+def _equal_maxima(tokens: Float[Tensor, "M p"], rows: Float[Tensor, "S p"], n: int) -> Float[Tensor, "M P"]:
+    """The same on a CPU for pages of n vectors, by the reduction that PyTorch vectorises for so many tokens."""
+    count = tokens.shape[0]
+    if count > FEW:
+        filled = torch.nn.functional.pad(tokens, (0, 0, 0, -count % LANES))
+        return gram(rows, filled).view(-1, n, filled.shape[0]).amax(1)[:, :count].T.contiguous()
+    scores = gram(tokens, rows)
+    if n < LANES:
+        return torch.nn.functional.max_pool1d(scores.unsqueeze(1), n).squeeze(1)
+    return scores.view(count, -1, n).amax(2)
