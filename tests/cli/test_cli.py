@@ -13,6 +13,7 @@ import pytest
 
 import pagefacets as pf
 from pagefacets.cli.reference import reference
+from tests.processes import command
 
 
 def run(*arguments, **options):
@@ -100,7 +101,7 @@ def test_a_method_whose_budget_is_no_ratio(corpus, tmp_path, options, kept):
 )
 def test_bad_input_is_one_sentence_and_status_2(corpus, tmp_path, arguments, sentence):
     named = [argument.replace("{pages}", str(corpus / "pages.safetensors")) for argument in arguments]
-    done = run(*named, cwd=tmp_path)
+    done = command(tmp_path, *named)
     assert done.returncode == 2, done.stderr
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -232,7 +233,7 @@ def test_likely_slips_are_one_sentence_and_lose_nothing(tmp_path, arguments, sen
         pages = [pf.PageVectors(rng.standard_normal((9, 8), dtype=np.float32)) for _ in range(3)]
         pf.save_vectors(tmp_path / name, pages)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    done = run(*arguments, cwd=tmp_path)
+    done = command(tmp_path, *arguments)
     assert done.returncode == 2, done.stderr
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import pagefacets as pf
+from tests.processes import command
 
 
 def run(*arguments, **options):
@@ -134,7 +135,7 @@ def test_queries_inside_the_file_are_used(tmp_path):
 def test_bad_input_is_one_sentence_and_status_2(corpus, tmp_path, arguments, sentence):
     files = {"{pages}": str(corpus / "pages.safetensors"), "{pool}": str(corpus / "pool.safetensors")}
     before = (corpus / "pages.safetensors").read_bytes()
-    done = run(*(files.get(argument, argument) for argument in arguments), "-q", cwd=tmp_path)
+    done = command(tmp_path, "compare", *(files.get(argument, argument) for argument in arguments), "-q")
     assert done.returncode == 2, done.stderr
     assert sentence in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -148,7 +149,7 @@ def test_a_bad_row_names_file_page_and_row_and_keeps_what_was_there(corpus, tmp_
     rows[1][2, 3] = np.nan
     pf.save_vectors(tmp_path / "bad.npz", [pf.PageVectors(block, id=f"doc-{i}") for i, block in enumerate(rows)])
     (tmp_path / "out.json").write_text("what was there")
-    done = run("bad.npz", "--pool", corpus / "pool.safetensors", "-o", "out.json", "-q", cwd=tmp_path)
+    done = command(tmp_path, "compare", "bad.npz", "--pool", corpus / "pool.safetensors", "-o", "out.json", "-q")
     assert done.returncode == 2
     assert "row 2 of page 1 ('doc-1') of bad.npz is zero, NaN or infinite" in done.stderr
     assert (tmp_path / "out.json").read_text() == "what was there"

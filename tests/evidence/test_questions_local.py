@@ -18,7 +18,7 @@ SHAPES = [a_page(2), a_page(9, size=(200, 100)), a_page(20, size=(64, 140))]
 
 @pytest.fixture(autouse=True)
 def _offline(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
 
 @pytest.fixture(scope="module")
