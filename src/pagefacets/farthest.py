@@ -52,10 +52,13 @@ def _farthest_on_cpu(rows: Float[Tensor, "N p"], count: int, first: int) -> Int[
     chosen = [first]
     for _ in range(count - 1):
         torch.mv(rows, rows[chosen[-1]], out=cosine)
-        np.minimum(view, SAME, out=view)
         np.maximum(nearest, view, out=nearest)
         nearest[chosen[-1]] = _CHOSEN
-        chosen.append(int(nearest.argmin()))
+        best = nearest.argmin()
+        if nearest[best] >= SAME:
+            # Only copies of chosen rows are left, and rounding must not order them.
+            best = np.minimum(nearest, SAME, out=nearest, where=nearest < _CHOSEN).argmin()
+        chosen.append(int(best))
     return torch.tensor(chosen)
 
 

@@ -79,7 +79,7 @@ class Magic(Compressor):
         a = w * D.shape[-2]
         F = seed_facets(D, K, first=self.first_seed, w=w)
         for _ in range(self.outer):
-            plan = transport(gram(F, D), a, self.epsilon, self.inner, self.target)
+            plan = transport(F, D, a, self.epsilon, self.inner, self.target)
             F = spherical_step(F, plan.barycentres(D), self.eta)
         assignment = best_column(gram(F, D))
         if self.readout == "lloyd":

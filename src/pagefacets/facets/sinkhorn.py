@@ -43,31 +43,30 @@ class Plan(NamedTuple):
 
 
 def transport(
-    S: Float[Tensor, "*B K N"],
+    F: Float[Tensor, "*B K p"],
+    D: Float[Tensor, "*B N p"],
     a: Float[Tensor, "*B N"],
     epsilon: float,
     iterations: int = 5,
     target: Target = "balanced",
 ) -> Plan:
-    """The plan after `iterations` of Sinkhorn on similarities S = F Dᵀ, u (facets) first, from v = 0.
+    """The plan after `iterations` of Sinkhorn on M = F Dᵀ / ε, u (facets) first, from v = 0.
 
     The target marginal is b = Σa / K for every facet; target="free" drops it and keeps only the source marginal.
     """
     if epsilon >= SAFE_TEMPERATURE:
-        return _scaling(S, a, epsilon, iterations, target)
-    return _log_domain(S, a, epsilon, iterations, target)
+        # The facets are scaled and not their products, which are many times as many.
+        return _scaling(exponential_(gram(F * (EXPONENT / epsilon), D)), a, iterations, target)
+    return _log_domain(gram(F / epsilon, D), a, iterations, target)
 
 
-def _scaling(
-    S: Float[Tensor, "*B K N"], a: Float[Tensor, "*B N"], epsilon: float, iterations: int, target: Target
-) -> Plan:
-    """Sinkhorn on scalings r = exp(u), c = exp(v): one exponential, then matrix-vector products only."""
-    G = exponential_(S * (EXPONENT / epsilon))
+def _scaling(G: Float[Tensor, "*B K N"], a: Float[Tensor, "*B N"], iterations: int, target: Target) -> Plan:
+    """Sinkhorn on scalings r = exp(u), c = exp(v) of G = exp(M): matrix-vector products only. Takes G's memory."""
     if target == "free":
         r = torch.ones_like(G[..., 0])
         c = a / G.sum(-2)
     else:
-        b = a.sum(-1, keepdim=True) / S.shape[-2]
+        b = a.sum(-1, keepdim=True) / G.shape[-2]
         r = b / G.sum(-1)
         Gt = G.mT
         c = a / apply(Gt, r)
@@ -78,17 +77,14 @@ def _scaling(
     return Plan(G.mul_(c.unsqueeze(-2)), sums, r)
 
 
-def _log_domain(
-    S: Float[Tensor, "*B K N"], a: Float[Tensor, "*B N"], epsilon: float, iterations: int, target: Target
-) -> Plan:
-    M = S / epsilon
+def _log_domain(M: Float[Tensor, "*B K N"], a: Float[Tensor, "*B N"], iterations: int, target: Target) -> Plan:
     log_a = a.log()
     u = torch.zeros(M.shape[:-1], device=M.device, dtype=M.dtype)
     v = torch.zeros_like(a)
     if target == "free":
         v = log_a - torch.logsumexp(M, dim=-2)
     else:
-        log_b = (a.sum(-1, keepdim=True) / S.shape[-2]).log()
+        log_b = (a.sum(-1, keepdim=True) / M.shape[-2]).log()
         for _ in range(iterations):
             u = log_b - torch.logsumexp(M + v.unsqueeze(-2), dim=-1)
             v = log_a - torch.logsumexp(M + u.unsqueeze(-1), dim=-2)
