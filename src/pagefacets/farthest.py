@@ -54,11 +54,12 @@ def _farthest_on_cpu(rows: Float[Tensor, "N p"], count: int, first: int) -> Int[
         torch.mv(rows, rows[chosen[-1]], out=cosine)
         np.maximum(nearest, view, out=nearest)
         nearest[chosen[-1]] = _CHOSEN
-        best = nearest.argmin()
+        best = int(nearest.argmin())
         if nearest[best] >= SAME:
             # Only copies of chosen rows are left, and rounding must not order them.
-            best = np.minimum(nearest, SAME, out=nearest, where=nearest < _CHOSEN).argmin()
-        chosen.append(int(best))
+            np.minimum(nearest, SAME, out=nearest, where=nearest < _CHOSEN)
+            best = int(nearest.argmin())
+        chosen.append(best)
     return torch.tensor(chosen)
 
 

@@ -25,15 +25,15 @@ def track(items: Iterable[Item], total: int | None, doing: str, *, unit: str) ->
         TimeRemainingColumn,
     )
 
-    columns = (
+    columns = [
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"),
         TimeElapsedColumn(),
-        TextColumn("left"),
-        TimeRemainingColumn(),
-    )
+    ]
+    if total is not None:
+        columns += [TextColumn("left"), TimeRemainingColumn()]
     with Progress(*columns, console=Console(stderr=True), transient=False) as bar:
         task = bar.add_task(doing, total=total, rate="")
         for item in items:

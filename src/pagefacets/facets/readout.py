@@ -55,5 +55,5 @@ def _directions(sums: Float[Tensor, "*B K p"], *, otherwise: Float[Tensor, "*B K
     norms = torch.linalg.vector_norm(sums, dim=-1, keepdim=True)
     # A look at the smallest is free on a CPU and saves the choice for each; an accelerator would have to stop for it.
     if norms.device.type == "cpu" and float(norms.min()) >= VANISHING:
-        return sums / norms
+        return torch.div(sums, norms)
     return torch.where(norms < VANISHING, otherwise, sums / norms.clamp_min(VANISHING))
