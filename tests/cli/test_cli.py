@@ -224,6 +224,7 @@ def test_version():
         (["compress", "p.npz", "--set", "outer=2.5", "-o", "x.npz"], "outer must be a whole number"),
         (["compress", "p.npz", "--set", "source=uniform", "--device", "gpu", "-o", "x.npz"], "device must be cpu"),
         (["compress", "p.npz", "--set", "source=uniform", "-o", "/proc/x.npz"], "/proc"),
+        (["compress", "p.npz", "--set", "source=uniform", "-o", "-"], "not written to standard output"),
         (["diagnose", "p.npz", "p.npz", "--plot", "why.jpg"], "why.jpg"),
     ],
 )

@@ -343,6 +343,8 @@ def _reading(path: Path) -> Callable[[Path], Reader]:
 def _target(path: str | os.PathLike[str]) -> tuple[Path, Format]:
     """Where to write, and how, once it is sure that nothing but page vectors can be overwritten."""
     place = Path(path)
+    if place.name == "-":
+        raise InputError("vectors are not written to standard output, and '-' is no good name for a folder: name a file")
     suffix = place.suffix.lower()
     folder = not suffix or (os.fspath(path).endswith(("/", os.sep)) and suffix != ".lance")
     if not folder and suffix not in _FORMATS:
