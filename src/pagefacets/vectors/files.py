@@ -344,7 +344,7 @@ def _target(path: str | os.PathLike[str]) -> tuple[Path, Format]:
     """Where to write, and how, once it is sure that nothing but page vectors can be overwritten."""
     place = Path(path)
     if place.name == "-":
-        raise InputError("vectors are not written to standard output, and '-' is no good name for a folder: name a file")
+        raise InputError("vectors are not written to standard output, got '-': name a file or a folder")
     suffix = place.suffix.lower()
     folder = not suffix or (os.fspath(path).endswith(("/", os.sep)) and suffix != ".lance")
     if not folder and suffix not in _FORMATS:
