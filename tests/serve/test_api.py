@@ -248,6 +248,15 @@ def test_an_index_that_disappears_is_served_on_and_said_to_be_stale(own):
         )
 
 
+def test_a_shelf_that_was_asked_nothing_yet_tells_of_an_index_that_is_gone(own):
+    shelf = Shelf(own / "own.pf")
+    shelf.warm()
+    (own / "own.pf").rename(own / "away")
+    assert not shelf.refresh()
+    assert "own.pf" in shelf.stale
+    assert str(own) not in shelf.stale
+
+
 def wait(holds, seconds=20):
     deadline = time.monotonic() + seconds
     while not holds():

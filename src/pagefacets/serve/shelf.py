@@ -97,6 +97,7 @@ class Shelf:
 
 
 def _warmed(index: Index) -> None:
-    _ = index.reader.packed, index.reader.listing.place("")
+    # The roots, too: when the index is gone, its error has to be told without them.
+    _ = index.reader.packed, index.reader.listing.place(""), index.reader.listing.roots
     index.encoder.encode_queries(["page"])
     index.search("page", k=1)
